@@ -1,0 +1,248 @@
+"""One form for every operation of `torch.distributed`, and what each one costs.
+
+All worlds turn an operation into a `Call`.  The bytes, messages and rounds of a native
+collective are counted by formula, so that they are equal in every world:
+
+    all_reduce              ring: reduce-scatter, then all-gather     2(n-1) rounds
+    reduce_scatter          ring                                        n-1
+    all_gather              ring                                        n-1
+    broadcast, reduce       a chain along the ring, pipelined           n-1
+    gather, scatter         the root talks to each rank in turn         n-1
+    all_to_all              step k: rank r sends to rank r+k            n-1
+    barrier                 nothing                                       0
+
+Source of the ring's cost: Patarasuk and Yuan 2009.
+"""
+
+from dataclasses import dataclass, field
+
+MESSAGES = ("send", "recv")
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """An operation that one rank asks for; ranks in it are global numbers."""
+
+    kind: str  # send, recv, all_reduce, broadcast, reduce, all_gather, ...
+    group: str  # name of the process group
+    ranks: tuple  # global ranks of the group, in group order
+    rank: int  # the rank that calls
+    inputs: list = field(default_factory=list)  # tensors read
+    outputs: list = field(default_factory=list)  # tensors written
+    op: str = ""  # "sum", "avg", "max", ...
+    root: int | None = None
+    peer: int | None = None  # the other end of a message; None: any source
+    tag: int = 0
+    seq: int = 0  # position among the collectives of the group on this rank
+    id: int = 0  # position among all calls of this rank
+    where: tuple = ("", 0)  # file and line of the caller
+    batch: int = 0  # nonzero inside batch_isend_irecv
+    meta: "Meta" = None
+
+    def __post_init__(self):
+        self.meta = Meta(
+            self.kind,
+            self.op,
+            self.root,
+            tuple((tuple(t.shape), str(t.dtype)[6:]) for t in self.inputs),
+            tuple((tuple(t.shape), str(t.dtype)[6:]) for t in self.outputs),
+        )
+
+    @property
+    def nbytes(self):
+        """Payload of a message in bytes."""
+        return sum(t.numel() * t.element_size() for t in self.inputs or self.outputs)
+
+    def __str__(self):
+        if self.kind == "send":
+            return f"send(dst={self.peer})"
+        if self.kind == "recv":
+            return f"recv(src={'any' if self.peer is None else self.peer})"
+        return self.kind
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """What ranks must agree on: picklable, without the data."""
+
+    kind: str
+    op: str
+    root: int | None
+    inputs: tuple  # ((shape, dtype), ...)
+    outputs: tuple
+
+    def __str__(self):
+        details = [self.op] if self.op else []
+        if self.root is not None:
+            details.append(f"root={self.root}")
+        shown = self.inputs or self.outputs
+        text = f"{self.kind}({', '.join(details)})" if details else self.kind
+        if not shown:
+            return text
+        shape, dtype = shown[0]
+        more = f" and {len(shown) - 1} more" if len(shown) > 1 else ""
+        return f"{text} of {dtype}{list(shape)}{more}"
+
+
+def numel(shape):
+    """Number of elements of a shape."""
+    count = 1
+    for size in shape:
+        count *= size
+    return count
+
+
+def disagreement(metas):
+    """Why these ranks' collectives do not fit together: (rank, other rank) or None.
+
+    `metas` maps a position in the group to the Meta of that rank; not all ranks need
+    be there.
+    """
+    first, *others = metas
+    for other in others:
+        a, b = metas[first], metas[other]
+        same = (a.kind, a.op, a.root) == (b.kind, b.op, b.root)
+        if not same or not _fits(a, b, first, other):
+            return first, other
+    return None
+
+
+def _fits(a, b, i, j):
+    """Do the tensors of ranks i and j in the group match, for one kind of call?"""
+
+    def equal(x, y):
+        return x[1] == y[1] and numel(x[0]) == numel(y[0])
+
+    if a.kind in ("all_reduce", "broadcast", "reduce"):
+        return a.inputs == b.inputs
+    if a.kind == "reduce_scatter":
+        return [numel(s) for s, _ in a.inputs] == [numel(s) for s, _ in b.inputs] and (
+            a.inputs[0][1] == b.inputs[0][1]
+        )
+    if a.kind == "all_gather":
+        return equal(a.inputs[0], b.outputs[i]) and equal(b.inputs[0], a.outputs[j])
+    if a.kind == "gather" and (a.outputs or b.outputs):
+        root, leaf, at = (a, b, j) if a.outputs else (b, a, i)
+        return equal(leaf.inputs[0], root.outputs[at])
+    if a.kind == "scatter" and (a.inputs or b.inputs):
+        root, leaf, at = (a, b, j) if a.inputs else (b, a, i)
+        return equal(leaf.outputs[0], root.inputs[at])
+    if a.kind == "all_to_all":
+        return equal(a.inputs[j], b.outputs[i]) and equal(b.inputs[i], a.outputs[j])
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What one rank sends in a collective, and how the whole call is timed."""
+
+    sends: tuple  # ((position of the receiver in the group, bytes, messages), ...)
+    rounds: int
+    edges: tuple  # ((from position, to position), ...) in use at the same time
+    steps: tuple  # bytes of the largest message of each step
+    latencies: int  # how many alphas are paid
+
+
+_ITEM = {"float64": 8, "int64": 8, "complex64": 8, "complex128": 16, "float32": 4}
+_ITEM |= {"int32": 4, "complex32": 4, "uint32": 4, "uint64": 8}
+_ITEM |= {"float16": 2, "bfloat16": 2, "int16": 2, "uint16": 2}
+
+
+def size_of(entry):
+    """Bytes of one (shape, dtype)."""
+    shape, dtype = entry
+    return numel(shape) * _ITEM.get(dtype, 1)
+
+
+def split_sizes(total, n):
+    """Sizes of `total` elements cut in n, as `torch.tensor_split` cuts them."""
+    return [total // n + (i < total % n) for i in range(n)]
+
+
+def cost_of(meta, n, r, position_of_root=None):
+    """The cost of a native collective to the rank at position r of n (see the top).
+
+    `meta` is rank r's own, so a reduction's sizes are known; blocks of other ranks
+    that it cannot know are taken to be as large as its own.
+    """
+    if n == 1 or meta.kind == "barrier":
+        return Cost((), 0, (), (), 0)
+    return _COSTS[meta.kind](meta, n, r, position_of_root)
+
+
+def _ring(n):
+    return tuple((i, (i + 1) % n) for i in range(n))
+
+
+def _all_reduce(meta, n, r, root):
+    chunks = [0] * n
+    for shape, dtype in meta.inputs:
+        for i, size in enumerate(split_sizes(numel(shape), n)):
+            chunks[i] += size * _ITEM.get(dtype, 1)
+    # reduce-scatter sends all but chunk r+1, all-gather all but chunk r+2
+    sent = 2 * sum(chunks) - chunks[(r + 1) % n] - chunks[(r + 2) % n]
+    rounds = 2 * (n - 1)
+    sends = (((r + 1) % n, sent, rounds),)
+    return Cost(sends, rounds, _ring(n), (max(chunks),) * rounds, rounds)
+
+
+def _reduce_scatter(meta, n, r, root):
+    blocks = [size_of(entry) for entry in meta.inputs]
+    sends = (((r + 1) % n, sum(blocks) - blocks[r], n - 1),)  # all but its own
+    return Cost(sends, n - 1, _ring(n), (max(blocks),) * (n - 1), n - 1)
+
+
+def _all_gather(meta, n, r, root):
+    blocks = [size_of(entry) for entry in meta.outputs]
+    sends = (((r + 1) % n, sum(blocks) - blocks[(r + 1) % n], n - 1),)
+    return Cost(sends, n - 1, _ring(n), (max(blocks),) * (n - 1), n - 1)
+
+
+def _broadcast(meta, n, r, root):
+    whole = sum(size_of(entry) for entry in meta.inputs)
+    chain = tuple(edge for edge in _ring(n) if edge[1] != root)
+    last = (r - root) % n == n - 1
+    sends = () if last else (((r + 1) % n, whole, 1),)
+    return Cost(sends, n - 1, chain, (whole,), n - 1)
+
+
+def _reduce(meta, n, r, root):
+    whole = sum(size_of(entry) for entry in meta.inputs)
+    chain = tuple(edge for edge in _ring(n) if edge[0] != root)
+    sends = () if r == root else (((r + 1) % n, whole, 1),)
+    return Cost(sends, n - 1, chain, (whole,), n - 1)
+
+
+def _gather(meta, n, r, root):
+    block = size_of(meta.inputs[0])
+    edges = tuple((i, root) for i in range(n) if i != root)
+    sends = () if r == root else ((root, block, 1),)
+    return Cost(sends, n - 1, edges, (block,) * (n - 1), n - 1)
+
+
+def _scatter(meta, n, r, root):
+    block = size_of(meta.outputs[0])
+    edges = tuple((root, i) for i in range(n) if i != root)
+    sends = ()
+    if r == root:
+        sends = tuple((i, size_of(meta.inputs[i]), 1) for i in range(n) if i != root)
+    return Cost(sends, n - 1, edges, (block,) * (n - 1), n - 1)
+
+
+def _all_to_all(meta, n, r, root):
+    peers = [(r + k) % n for k in range(1, n)]
+    sends = tuple((i, size_of(meta.inputs[i]), 1) for i in peers)
+    edges = tuple((i, (i + 1) % n) for i in range(n))  # the edges of one step
+    return Cost(sends, n - 1, edges, tuple(size for _, size, _ in sends), n - 1)
+
+
+_COSTS = {
+    "all_reduce": _all_reduce,
+    "reduce_scatter": _reduce_scatter,
+    "all_gather": _all_gather,
+    "broadcast": _broadcast,
+    "reduce": _reduce,
+    "gather": _gather,
+    "scatter": _scatter,
+    "all_to_all": _all_to_all,
+}

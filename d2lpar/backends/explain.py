@@ -1,0 +1,243 @@
+"""What went wrong, in words: a sentence, and a line for every rank.
+
+Both worlds bring the same material, a `Status` per rank, so both say the same.
+"""
+
+import linecache
+import os
+import re
+import sys
+
+from ..errors import DeadlockError, MismatchError, RankError
+from .calls import MESSAGES
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_STATES = {
+    "running": "running",
+    "returned": "returned",
+    "stopped": "stopped",
+    "failed": "failed",
+    "died": "died",
+}
+
+
+def place(where):
+    """A (file, line) as a learner knows it: the cell, or a path from here."""
+    file, line = where
+    if not file:
+        return "?"
+    cell = _cell_number(file)
+    if cell is not None:
+        return f"cell [{cell}]:{line}"
+    if file.startswith(os.path.dirname(_PACKAGE) + os.sep):
+        inside = os.path.relpath(file, os.path.dirname(_PACKAGE))
+        if inside.startswith(os.path.basename(_PACKAGE) + os.sep):
+            return f"{inside}:{line}"
+    here = os.getcwd() + os.sep
+    return f"{file[len(here) :] if file.startswith(here) else file}:{line}"
+
+
+def _cell_number(file):
+    """The execution count of the notebook cell in `file`, or None."""
+    if "IPython" in sys.modules:
+        shell = sys.modules["IPython"].get_ipython()
+        names = getattr(getattr(shell, "compile", None), "_filename_map", {})
+        if file in names:
+            return names[file]
+    return "?" if re.search(r"ipykernel_\d+", file) else None
+
+
+def source(where):
+    """The text of the line, or nothing."""
+    return linecache.getline(*where).strip() if where[0] else ""
+
+
+def line_of(status):
+    """One line: what this rank was doing, where."""
+    call = status.call
+    if call is not None:
+        text, where = call.text, call.where
+    elif status.state in ("returned", "stopped"):
+        text, where = _STATES[status.state], ("", 0)
+    else:
+        text, where = _STATES.get(status.state, status.state), status.where
+    if status.note:
+        text = f"{text} ({status.note})" if text else status.note
+    text = f"rank {status.rank}: {text}"
+    if not where[0]:
+        return text
+    code = source(where)
+    return f"{text}, {place(where)}" + (f"    {code}" if code else "")
+
+
+def table(statuses):
+    """The lines of all ranks; equal neighbours share one where there are many."""
+    lines = [line_of(status) for status in statuses]
+    if len(lines) <= 16:
+        return "\n".join(f"  {line}" for line in lines)
+    groups = []
+    for status, line in zip(statuses, lines, strict=True):
+        rest = line.split(":", 1)[1]
+        rest_key = re.sub(r"\d+", "#", rest.split(",")[0])
+        if groups and groups[-1][0] == rest_key:
+            groups[-1][2] = status.rank
+        else:
+            groups.append([rest_key, status.rank, status.rank, rest])
+    return "\n".join(
+        f"  rank {low}:{rest}" if low == high else f"  ranks {low} to {high}:{rest}"
+        for _, low, high, rest in groups
+    )
+
+
+def _names(ranks):
+    ranks = [str(rank) for rank in ranks]
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    return f"ranks {', '.join(ranks[:-1])} and {ranks[-1]}"
+
+
+def waits_for(status, statuses):
+    """The ranks without which this one cannot go on."""
+    call = status.call
+    if call is None:
+        return []
+    if call.kind in MESSAGES and call.peer is not None:
+        return [call.peer]
+    others = [rank for rank in call.ranks if rank != status.rank]
+    if call.kind in MESSAGES:
+        return others
+    return [rank for rank in others if not _joined(statuses[rank], call)]
+
+
+def _joined(status, call):
+    """Has this rank come to the same collective?"""
+    mine = [status.call] if status.call else []
+    return any(
+        (other.group, other.ranks) == (call.group, call.ranks)
+        and other.kind not in MESSAGES
+        and other.seq >= call.seq
+        for other in mine + list(status.open)
+    )
+
+
+def cycle(statuses):
+    """Ranks that wait for each other in turn, smallest first, or None."""
+    edges = {}
+    for status in statuses:
+        targets = waits_for(status, statuses)
+        any_source = status.call and status.call.peer is None
+        if targets and not (any_source and status.call.kind in MESSAGES):
+            edges[status.rank] = targets[0] if len(targets) == 1 else targets
+    for start in edges:
+        path, rank = [], start
+        while rank in edges and rank not in path:
+            path.append(rank)
+            target = edges[rank]
+            if isinstance(target, list):
+                blocked = [other for other in target if other in edges]
+                target = blocked[0] if blocked else target[0]
+            rank = target
+        if rank in path:
+            loop = path[path.index(rank) :]
+            first = loop.index(min(loop))
+            return loop[first:] + loop[:first]
+    return None
+
+
+def _advice(loop, statuses):
+    kinds = {statuses[rank].call.kind for rank in loop}
+    if kinds == {"recv"}:
+        return "All of them receive first, so nobody sends. Let one send first."
+    if kinds == {"send"}:
+        return (
+            "All of them send first, and a send ends only when it is received. Let one "
+            "receive first, or give both to batch_isend_irecv."
+        )
+    return "Check that every send has its receive, in an order that can proceed."
+
+
+def deadlock(statuses):
+    """A DeadlockError for ranks none of which can go on."""
+    loop = cycle(statuses)
+    if loop:
+        chain = " -> ".join(f"rank {rank}" for rank in loop + loop[:1])
+        head = f"deadlock: {_names(loop)} wait for each other ({chain})."
+        return _error(DeadlockError, head + " " + _advice(loop, statuses), loop[0], statuses)
+    for status in statuses:
+        for rank in waits_for(status, statuses):
+            other = statuses[rank]
+            if other.state == "returned":
+                head = (
+                    f"deadlock: rank {rank} has returned, and rank {status.rank} still "
+                    f"waits for it in {status.call.text}."
+                )
+                return _error(DeadlockError, head, rank, statuses)
+    blocked = [status.rank for status in statuses if status.call]
+    culprit = blocked[0] if blocked else None
+    head = f"deadlock: {_names(blocked)} wait for messages that nobody sends."
+    return _error(DeadlockError, head, culprit, statuses)
+
+
+def stuck(statuses, timeout):
+    """The error for a run in which nothing happened for `timeout` seconds."""
+    busy = [s for s in statuses if s.state == "running" and s.call is None]
+    if not busy:
+        error = deadlock(statuses)
+        error.args = (error.args[0].replace("deadlock:", _no_progress(timeout), 1),)
+        return error
+    ranks = [status.rank for status in busy]
+    head = (
+        f"{_no_progress(timeout)} {_names(ranks)} did not come to a communication "
+        "call, print or return: an endless loop, or work longer than `timeout`."
+    )
+    return _error(RankError, head, ranks[0], statuses)
+
+
+def _no_progress(timeout):
+    return f"no progress for {timeout:g} s:"
+
+
+def rank_failed(statuses, rank, error):
+    """A RankError for an exception on one rank; `error` becomes its cause."""
+    status = statuses[rank]
+    if isinstance(error, SystemExit):
+        what = f"called sys.exit({error.code!r})"
+    else:
+        reason = str(error).strip()
+        what = f"raised {type(error).__name__}" + (f": {reason}" if reason else "")
+    where = f" at {place(status.where)}" if status.where[0] else ""
+    code = f"    {source(status.where)}" if source(status.where) else ""
+    head = f"rank {rank} {what}{where}{code}"
+    failed = _error(RankError, head, rank, statuses, line=status.where)
+    if isinstance(error, BaseException):
+        failed.__cause__ = error
+    return failed
+
+
+def died(statuses, rank, how):
+    """A RankError for a rank that ended without a report; `how`: "by SIGKILL"."""
+    head = f"rank {rank} died {how}."
+    return _error(RankError, head, rank, statuses)
+
+
+def mismatch(first, second, why=""):
+    """A MismatchError for the statuses of two ranks whose calls do not fit."""
+    a, b = first.call, second.call
+    head = (
+        f"rank {second.rank} calls {b.meta} where rank {first.rank} calls {a.meta}."
+        f"{' ' + why if why else ''}"
+    )
+    return _error(MismatchError, head, second.rank, [first, second], line=b.where)
+
+
+def _error(kind, head, rank, statuses, line=None):
+    """The error with its attributes; the statuses are listed below the sentence."""
+    status = next((s for s in statuses if s.rank == rank), None)
+    call = status.call if status else None
+    line = line or (call.where if call else status.where if status else ("", 0))
+    return kind(
+        f"{head}\n{table(statuses)}",
+        rank=rank,
+        call=call.text if call else None,
+        line=place(line) if line[0] else None,
+    )

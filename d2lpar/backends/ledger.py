@@ -1,0 +1,192 @@
+"""What all ranks' records say together: bytes, messages, rounds, and what did not fit.
+
+Works on the entries of `engine.py`, so it is the same count in every world.
+"""
+
+from collections import defaultdict, deque
+
+import numpy as np
+
+from .calls import Meta, disagreement, numel, size_of
+from .engine import Status, Waiting
+
+
+class Ledger:
+    """The entries of n ranks."""
+
+    def __init__(self, entries):
+        self.entries = entries
+        self.n = len(entries)
+
+    def _sends(self):
+        """(from, to, bytes, messages) of everything that was sent."""
+        for rank, entries in enumerate(self.entries):
+            for entry in entries:
+                if entry[0] == "send":
+                    yield rank, entry[3], size_of(entry[5]), 1
+                elif entry[0] == "join":
+                    for peer, size, count in entry[6]:
+                        yield rank, peer, size, count
+
+    def bytes_sent(self):
+        """Payload bytes that each rank sent."""
+        sent = [0] * self.n
+        for rank, _, size, _ in self._sends():
+            sent[rank] += size
+        return sent
+
+    def messages(self):
+        """Messages that each rank sent."""
+        count = [0] * self.n
+        for rank, _, _, messages in self._sends():
+            count[rank] += messages
+        return count
+
+    def traffic(self):
+        """Bytes from each rank (row) to each rank (column), [n, n]."""
+        traffic = np.zeros((self.n, self.n), dtype=np.int64)
+        for rank, peer, size, _ in self._sends():
+            traffic[rank, peer] += size
+        return traffic
+
+    def rounds(self):
+        """The longest chain of messages, one in and one out per rank at a time.
+
+        The records are played again with every message taking one unit of time.
+        """
+        return _Replay(self.entries).rounds
+
+    def mismatch(self):
+        """The statuses of two ranks whose calls do not fit together, or None."""
+        return self._unlike_messages() or self._unlike_collectives()
+
+    def _unlike_messages(self):
+        sends = defaultdict(deque)
+        for rank, entries in enumerate(self.entries):
+            for entry in entries:
+                if entry[0] == "send":
+                    _, _, group, peer, tag, shape, where = entry
+                    sends[group, rank, peer, tag].append((shape, where))
+        for rank, entries in enumerate(self.entries):
+            for entry in _with_sources(entries):
+                if entry[0] != "recv" or entry[3] is None:
+                    continue
+                _, _, group, peer, tag, wanted, where = entry
+                queue = sends[group, peer, rank, tag]
+                if queue:
+                    sent, sent_where = queue.popleft()
+                    if (numel(sent[0]), sent[1]) != (numel(wanted[0]), wanted[1]):
+                        return (
+                            _status(peer, "send", sent, sent_where, f"send(dst={rank})"),
+                            _status(rank, "recv", wanted, where, f"recv(src={peer})"),
+                        )
+        return None
+
+    def _unlike_collectives(self):
+        joined = defaultdict(dict)
+        for rank, entries in enumerate(self.entries):
+            for entry in entries:
+                if entry[0] == "join":
+                    _, _, group, ranks, seq, meta, _, _, where = entry
+                    joined[group, ranks, seq][ranks.index(rank)] = (meta, where)
+        for (_, ranks, _), members in joined.items():
+            pair = disagreement({i: meta for i, (meta, _) in members.items()})
+            if pair:
+                return tuple(
+                    Status(
+                        ranks[i],
+                        "running",
+                        Waiting(
+                            members[i][0].kind,
+                            members[i][1],
+                            members[i][0].kind,
+                            "",
+                            ranks,
+                            meta=str(members[i][0]),
+                        ),
+                    )
+                    for i in pair
+                )
+        return None
+
+
+def _status(rank, kind, entry, where, text):
+    meta = str(Meta(kind, "", None, (entry,), ()))
+    return Status(rank, "running", Waiting(text, where, kind, "", (), meta=meta))
+
+
+def _with_sources(entries):
+    """The entries, with the sender filled in where a receive took any."""
+    sources = {entry[1]: entry[2] for entry in entries if entry[0] == "source"}
+    for entry in entries:
+        if entry[0] == "recv" and entry[3] is None:
+            entry = (*entry[:3], sources.get(entry[1]), *entry[4:])
+        yield entry
+
+
+class _Replay:
+    """Plays the records with unit time per message; `rounds` is the last moment."""
+
+    def __init__(self, entries):
+        n = len(entries)
+        self.entries = [list(_with_sources(mine)) for mine in entries]
+        self.known = [0] * n  # last round that the rank knows to be over
+        self.out, self.into = [0] * n, [0] * n  # last round of its ports
+        self.sends, self.receives = defaultdict(deque), defaultdict(deque)
+        self.ends = {}  # (rank, id) -> round in which the call is over
+        self.joined = defaultdict(dict)
+        self.at = [0] * n
+        self.sleeping = defaultdict(list)  # (rank, id) -> ranks that wait for it
+        self.ready = deque(range(n))
+        while self.ready:
+            self._advance(self.ready.popleft())
+        self.rounds = max([0, *self.out, *self.into, *self.known])
+
+    def _advance(self, rank):
+        entries = self.entries[rank]
+        while self.at[rank] < len(entries):
+            entry = entries[self.at[rank]]
+            if entry[0] == "wait":
+                end = self.ends.get((rank, entry[1]))
+                if end is None:
+                    self.sleeping[rank, entry[1]].append(rank)
+                    return
+                self.known[rank] = max(self.known[rank], end)
+            elif entry[0] == "join":
+                self._join(rank, entry)
+            elif entry[0] in ("send", "recv"):
+                self._post(rank, entry)
+            self.at[rank] += 1
+
+    def _post(self, rank, entry):
+        kind, id, group, peer, tag, *_ = entry
+        mine, theirs = self.sends, self.receives
+        key = (group, rank, peer, tag)
+        if kind == "recv":
+            mine, theirs, key = theirs, mine, (group, peer, rank, tag)
+        if not theirs[key]:
+            mine[key].append((id, self.known[rank]))
+            return
+        other, stamp = theirs[key].popleft()
+        src, dst = (rank, peer) if kind == "send" else (peer, rank)
+        end = 1 + max(self.known[rank], stamp, self.out[src], self.into[dst])
+        self.out[src] = self.into[dst] = end
+        self._end(rank, id, end)
+        self._end(peer, other, end)
+
+    def _join(self, rank, entry):
+        _, id, group, ranks, seq, _, _, rounds, _ = entry
+        members = self.joined[group, ranks, seq]
+        members[rank] = (id, self.known[rank])
+        if len(members) < len(ranks):
+            return
+        ports = [max(self.out[r], self.into[r]) if rounds else 0 for r in ranks]
+        end = rounds + max([stamp for _, stamp in members.values()] + ports)
+        for r, (member, _) in members.items():
+            if rounds:
+                self.out[r] = self.into[r] = end
+            self._end(r, member, end)
+
+    def _end(self, rank, id, end):
+        self.ends[rank, id] = end
+        self.ready.extend(self.sleeping.pop((rank, id), []))

@@ -1,0 +1,113 @@
+"""Watches a rank's tensor operations: what they cost in time and in memory."""
+
+import weakref
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+_LAYOUT_ONLY = ("empty", "new_empty", "detach", "lift_fresh", "alias", "_unsafe_view")
+_PLUMBING = ("c10d", "_c10d_functional", "_dtensor", "prim", "profiler")
+
+
+class Meter(TorchDispatchMode):
+    """Charges `clock(name, flops, bytes, dtype)` and keeps the peak of live memory.
+
+    Memory is that of storages which operations of this rank created; the arguments it
+    was given are not counted, nor what an operation uses inside and frees again.
+    """
+
+    def __init__(self, charge=None):
+        super().__init__()
+        self.charge = charge  # None: computing is free
+        self.live = {}  # id of a storage -> [weak reference, bytes]
+        self.bytes = self.peak = 0
+        self._kinds = {}  # operation -> (creates a tensor, costs something)
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if FakeTensor in types:
+            return func(*args, **(kwargs or {}))  # shapes only, nothing is computed
+        if any(t not in (torch.Tensor, torch.nn.Parameter) for t in types):
+            return NotImplemented  # a DTensor unwraps itself, then comes back here
+        out = func(*args, **(kwargs or {}))
+        kind = self._kinds.get(func)
+        if kind is None:
+            kind = self._kinds[func] = _kind(func)
+        creates, costs = kind
+        if creates:
+            self._count(out, () if creates == "always" else args)
+        if costs and self.charge is not None:
+            self._charge(func, args, kwargs or {}, out)
+        return out
+
+    def _count(self, out, args):
+        for tensor in out if isinstance(out, (list, tuple)) else (out,):
+            if not isinstance(tensor, torch.Tensor):
+                continue
+            storage = tensor.untyped_storage()
+            key = storage._cdata
+            if key not in self.live and key not in map(_storage_id, _tensors(args)):
+                self.add(storage, key)
+
+    def add(self, storage, key):
+        """Count this storage until it is freed."""
+
+        def freed(_):
+            entry = self.live.pop(key, None)
+            if entry is not None:
+                self.bytes -= entry[1]
+
+        size = storage.nbytes()
+        self.live[key] = [weakref.ref(storage, freed), size]
+        self._grow(size)
+
+    def resized(self, storage):
+        """A storage that is counted has changed its size in place."""
+        entry = self.live.get(storage._cdata)
+        if entry is None:
+            return
+        change, entry[1] = storage.nbytes() - entry[1], storage.nbytes()
+        self._grow(change)
+
+    def _grow(self, size):
+        self.bytes += size
+        self.peak = max(self.peak, self.bytes)
+
+    def _charge(self, func, args, kwargs, out):
+        tensors = list(_tensors((*args, *kwargs.values(), out)))
+        if not tensors:
+            return
+        moved = sum(t.numel() * t.element_size() for t in tensors)
+        counter = flop_registry.get(func._overloadpacket)
+        if counter is not None:
+            flops = int(counter(*args, **kwargs, out_val=out))
+        else:
+            flops = sum(t.numel() for t in _tensors((out,)))
+        name = func._schema.name.split("::")[1].rstrip("_")
+        self.charge(name, flops, moved, tensors[0].dtype)
+
+
+def _storage_id(tensor):
+    return tensor.untyped_storage()._cdata
+
+
+def _tensors(values):
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from _tensors(value)
+
+
+def _kind(func):
+    """(creates, costs): what an operation does, from its schema."""
+    space, name = func._schema.name.split("::")
+    if space in _PLUMBING:
+        return (True, False)
+    if name == "lift_fresh":  # the last step of torch.tensor(...)
+        return ("always", False)
+    aliases = [ret.alias_info for ret in func._schema.returns]
+    fresh = any(info is None for info in aliases) and bool(aliases)
+    view = any(info is not None and not info.is_write for info in aliases)
+    return (fresh, not view and not name.startswith(_LAYOUT_ONLY))

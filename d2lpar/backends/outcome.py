@@ -1,0 +1,31 @@
+"""What a world hands back of a run, before it becomes a `Run` or an error."""
+
+from dataclasses import dataclass, field
+
+from .engine import Status
+
+
+@dataclass
+class RankReport:
+    """All that is known of one rank at the end."""
+
+    rank: int
+    status: Status
+    result: bytes | None = None  # `ship.pack`ed return value
+    output: str = ""
+    entries: list = field(default_factory=list)
+    events: list = field(default_factory=list)
+    warnings: list = field(default_factory=list)
+    peak_memory: int | None = None
+    error: BaseException | None = None  # what the function raised
+    traceback: str = ""  # its traceback as text, the launcher's frames left out
+    where: tuple = ("", 0)  # line of the function that raised
+
+
+@dataclass
+class Outcome:
+    """Every rank's report, and the error to raise if the run failed."""
+
+    reports: list
+    elapsed: float
+    failure: Exception | None = None  # a RankError, without its .run yet

@@ -1,0 +1,86 @@
+"""Every rank has its own random numbers; the caller's are untouched.
+
+torch's, numpy's and Python's generators belong to the process.  When another rank goes
+on, its generators are put in place: torch's state is copied (3 us), numpy's and
+Python's are exchanged whole.
+"""
+
+import contextlib
+import random
+
+import numpy as np
+import torch
+
+_METHODS = [
+    name
+    for name in random.__all__
+    if hasattr(getattr(random, name), "__self__")
+    and getattr(random, name).__self__ is random._inst
+]
+
+
+class _Generators:
+    """One rank's generators, seeded."""
+
+    def __init__(self, seed):
+        self.torch = torch.Generator().manual_seed(seed).get_state()
+        self.numpy = np.random.RandomState(seed % 2**32)._bit_generator
+        python = random.Random(seed)
+        self.python = {name: getattr(python, name) for name in _METHODS}
+        self.python["_inst"] = python
+        self.cuda = None
+
+
+class RandomStates:
+    """The generators of n ranks, one of them in place at a time."""
+
+    def __init__(self, n, seed, device=None):
+        self._seed, self._ranks, self._owner = seed, [None] * n, None
+        self._cuda = device is not None and torch.device(device).type == "cuda"
+
+    @contextlib.contextmanager
+    def kept(self):
+        """The caller's generators are back in place at the end."""
+        before = torch.default_generator.get_state()
+        cuda = torch.cuda.get_rng_state_all() if self._cuda else []
+        numpy = np.random.get_bit_generator()
+        python = {name: getattr(random, name) for name in [*_METHODS, "_inst"]}
+        try:
+            yield
+        finally:
+            torch.default_generator.set_state(before)
+            if cuda:
+                torch.cuda.set_rng_state_all(cuda)
+            np.random.set_bit_generator(numpy)
+            vars(random).update(python)
+
+    def enter(self, rank):
+        """The generators of `rank` are in place from now on."""
+        if self._owner == rank:
+            return
+        if self._owner is not None:
+            leaving = self._ranks[self._owner]
+            leaving.torch = torch.default_generator.get_state()
+            if self._cuda:
+                leaving.cuda = torch.cuda.get_rng_state()
+        if self._ranks[rank] is None:
+            self._ranks[rank] = _Generators(self._seed)
+        coming = self._ranks[rank]
+        torch.default_generator.set_state(coming.torch)
+        np.random.set_bit_generator(coming.numpy)
+        vars(random).update(coming.python)
+        if self._cuda:
+            if coming.cuda is None:
+                torch.cuda.manual_seed(self._seed)
+            else:
+                torch.cuda.set_rng_state(coming.cuda)
+        self._owner = rank
+
+    @contextlib.contextmanager
+    def device_of(self, device):
+        """`device` is this thread's default device."""
+        if device is None or torch.device(device).type == "cpu":
+            yield
+        else:
+            with torch.device(device):
+                yield

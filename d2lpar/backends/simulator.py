@@ -1,0 +1,359 @@
+"""A simulated cluster: ranks are threads of this process, time is virtual.
+
+One thread runs at a time, the one whose virtual clock is smallest (ties: lowest rank).
+It hands the baton on where it communicates, and only there.  So communication happens
+in the order of virtual time, and two runs are the same to the last event.
+"""
+
+import heapq
+import itertools
+import threading
+import time
+
+import torch
+
+from .. import ship
+from . import explain, torch_private
+from .calls import MESSAGES
+from .engine import Engine, Status, waiting
+from .matching import Matching
+from .meter import Meter
+from .outcome import Outcome, RankReport
+from .randomness import RandomStates
+from .streams import PerRankOutput
+from .threads import innermost_user, interrupt_thread, user_line
+
+POLL = 1e-6  # virtual seconds that a look at `is_completed` costs
+torch_private.register("sim")
+
+
+class Stopped(BaseException):
+    """Ends the ranks of a run that is over."""
+
+
+class SimulatedWork(torch.distributed.Work):
+    """A call in progress."""
+
+    def __init__(self, engine, call):
+        super().__init__()
+        self.engine, self.call = engine, call
+        self.done, self.finish, self.source = False, 0.0, None
+
+    def wait(self, timeout=None):
+        self.engine.wait(self)
+        return True
+
+    def is_completed(self):
+        return self.engine.poll(self)
+
+    def get_future(self):
+        """A future of the outputs; inside backward it is completed at its end.
+
+        DistributedDataParallel waits for it in C++, where no other rank could run.
+        """
+        future = torch.futures.Future()
+
+        def complete():
+            self.wait()
+            future.set_result(self.call.outputs)
+
+        if torch_private.inside_backward():
+            torch_private.after_backward(complete)
+        else:
+            complete()
+        return future
+
+    def result(self):
+        return self.call.outputs
+
+    def exception(self):
+        return None
+
+    def synchronize(self):
+        self.wait()
+
+    def source_rank(self):
+        peer = self.call.peer if self.source is None else self.source
+        return self.call.ranks.index(peer)
+
+    _source_rank = source_rank
+
+
+class SimulatedEngine(Engine):
+    """One rank: its clock, its thread's baton, its record."""
+
+    def __init__(self, sim, rank):
+        super().__init__(rank, sim.n)
+        self.sim, self.clock = sim, 0.0
+        self.baton = threading.Lock()
+        self.baton.acquire()
+        self.state, self.blocked = "running", None
+        self.report = RankReport(rank, Status(rank))
+        free = sim.cluster.free_compute
+        self.meter = Meter(None if free else self.charge)
+        self.thread = None
+
+    # what a rank asks for
+
+    def begin(self, call):
+        if not (call.batch and call.batch == self.sim.last_batch.get(self.rank)):
+            self.sim.turn(self)
+        self.sim.last_batch[self.rank] = call.batch
+        work = SimulatedWork(self, call)
+        with torch_private.raw_tensors():
+            self.sim.matching.post(self.clock, work)
+        return work
+
+    def wait(self, work):
+        started = self.clock
+        self.sim.check()
+        if not work.done:
+            self.blocked = work
+            self.sim.block(self)
+            self.blocked = None
+        self.clock = max(self.clock, work.finish)
+        if self.clock > started:
+            self.record("compute", "wait", started, self.clock)
+        self.waited(work.call, work.source)
+
+    def poll(self, work):
+        self.clock += POLL
+        self.sim.turn(self)
+        if work.done:
+            self.waited(work.call, work.source)
+        return work.done
+
+    def sleep(self, seconds):
+        start = self.clock
+        self.clock += seconds * self.sim.cluster.slow_factor(self.rank)
+        self.record("compute", "sleep", start, self.clock)
+        self.sim.activity += 1
+
+    def now(self):
+        return self.clock
+
+    def charge(self, name, flops, nbytes, dtype):
+        seconds = self.sim.cluster.compute_seconds(self.rank, flops, nbytes, dtype)
+        self.record("compute", name, self.clock, self.clock + seconds, nbytes, flops)
+        self.clock += seconds
+
+    def storage_resized(self, storage):
+        self.meter.resized(storage)
+
+    def status(self):
+        """What this rank is doing, for messages."""
+        call = waiting(self.blocked.call) if self.blocked else None
+        pending = [waiting(c) for c in self.open.values() if c.kind not in MESSAGES]
+        where = self.report.where
+        if self.state == "running" and call is None and self.thread:
+            where = user_line(self.thread)
+        return Status(self.rank, self.state, call, pending, where)
+
+
+class Simulator:
+    """Runs one packed function on n ranks; `run()` gives the Outcome."""
+
+    def __init__(self, n, cluster, seed=0, timeout=60.0, buffered=False, device=None):
+        self.n, self.cluster, self.seed = n, cluster, seed
+        self.timeout, self.device = timeout, device
+        self.activity, self.last_batch = 0, {}
+        self.failure, self.stopping = None, False
+        self._events, self._order = [], itertools.count()
+        self.engines = [SimulatedEngine(self, rank) for rank in range(n)]
+        self.matching = Matching(self, buffered)
+        self._ready = [(0.0, rank) for rank in range(n)]
+        self._left, self._over = n, threading.Event()
+        self.randomness = RandomStates(n, seed, device)
+        self.store = torch.distributed.HashStore()
+
+    # virtual time
+
+    def at(self, time, callback):
+        """Plan `callback` for a moment of virtual time."""
+        heapq.heappush(self._events, (time, next(self._order), callback))
+
+    def complete(self, work, finish):
+        """`work` is done at `finish`; whoever waits for it may go on."""
+        work.done, work.finish = True, finish
+        engine = work.engine
+        if engine.blocked is work:
+            heapq.heappush(self._ready, (max(engine.clock, finish), engine.rank))
+
+    def _next(self):
+        """The rank whose turn it is, after all that happens before; None: nobody."""
+        while True:
+            if self._events and (
+                not self._ready or self._events[0][0] <= self._ready[0][0]
+            ):
+                with torch_private.raw_tensors():
+                    heapq.heappop(self._events)[2]()
+            elif self._ready:
+                return self.engines[heapq.heappop(self._ready)[1]]
+            else:
+                return None
+
+    # the baton
+
+    def check(self):
+        """Raise where this run is over."""
+        self.activity += 1
+        if self.stopping:
+            raise Stopped
+
+    def turn(self, engine):
+        """Return when no other rank is at an earlier time."""
+        self.check()
+        mine = (engine.clock, engine.rank)
+        first_event = self._events[0][0] if self._events else float("inf")
+        if first_event > mine[0] and (not self._ready or self._ready[0] > mine):
+            return
+        heapq.heappush(self._ready, mine)
+        self._hand_on(engine)
+
+    def block(self, engine):
+        """Return when the work that the rank waits for is done."""
+        self._hand_on(engine)
+
+    def _hand_on(self, engine):
+        following = self._next()
+        if following is engine:
+            return
+        if following is None:
+            self.fail(explain.deadlock(self.statuses()))
+            raise Stopped
+        following.baton.release()
+        engine.baton.acquire()
+        self.check()
+        self.randomness.enter(engine.rank)
+
+    def leave(self, engine):
+        """This rank has ended: let the next one run."""
+        if not self.stopping:
+            following = self._next()
+            if following is not None:
+                following.baton.release()
+            elif self._left > 1:
+                self.fail(explain.deadlock(self.statuses()))
+        self._left -= 1
+        if not self._left:
+            self._over.set()
+
+    def fail(self, error):
+        """End the run with this error; every rank is woken and stops."""
+        if self.failure is None:
+            self.failure = error
+        self.stop()
+
+    def stop(self):
+        """Every rank ends at its next call; those that wait are woken."""
+        self.stopping = True
+        for engine in self.engines:
+            if engine.baton.locked():
+                try:
+                    engine.baton.release()
+                except RuntimeError:  # it was released in between
+                    pass
+
+    def statuses(self):
+        return [engine.status() for engine in self.engines]
+
+    # the run
+
+    def run(self, payload, progress=None):
+        """Run the packed (function, arguments) on every rank; gives the Outcome."""
+        threads = torch.get_num_threads()
+        with (
+            torch_private.isolated_ranks(),
+            self.randomness.kept(),
+            PerRankOutput(self) as output,
+        ):
+            torch.set_num_threads(1)
+            try:
+                self._start(payload)
+                self._watch(progress)
+            finally:
+                self._end()
+                torch.set_num_threads(threads)
+        return self._outcome(output)
+
+    def _start(self, payload):
+        for engine in self.engines:
+            engine.thread = threading.Thread(
+                target=run_rank,
+                args=(self, engine, payload),
+                name=f"rank {engine.rank}",
+                daemon=True,
+            )
+            engine.thread.start()
+        self._next().baton.release()
+
+    def _watch(self, progress):
+        """Wait for the end; stop the run when nothing happens for too long."""
+        seen, since, started = -1, time.monotonic(), time.monotonic()
+        while not self._over.wait(0.1):
+            now = time.monotonic()
+            if self.activity != seen:
+                seen, since = self.activity, now
+            elif now - since > self.timeout and not self.stopping:
+                self.fail(explain.stuck(self.statuses(), self.timeout))
+                return
+            if progress is not None:
+                progress(now - started, self.activity)
+
+    def _end(self):
+        """Every thread has ended, or is named and left behind."""
+        self.stop()
+        alive = [e for e in self.engines if e.thread and e.thread.is_alive()]
+        deadline = time.monotonic() + 1.0
+        while alive and time.monotonic() < deadline:
+            for engine in alive:
+                engine.thread.join(0.02)
+                if engine.thread.is_alive() and engine.blocked is None:
+                    interrupt_thread(engine.thread, Stopped)
+            alive = [e for e in alive if e.thread.is_alive()]
+        for engine in alive:
+            engine.report.status.note = "could not be stopped and is left behind"
+        self.left_behind = [engine.rank for engine in alive]
+
+    def _outcome(self, output):
+        reports = []
+        for engine in self.engines:
+            report = engine.report
+            report.status = engine.status()
+            report.output = output.text(engine.rank)
+            report.entries, report.events = engine.entries, engine.events
+            report.warnings = engine.warnings
+            report.peak_memory = engine.meter.peak
+            reports.append(report)
+        elapsed = max(engine.clock for engine in self.engines)
+        if self.failure is not None and self.left_behind:
+            ranks = ", ".join(str(rank) for rank in self.left_behind)
+            note = f"\n  (the thread of rank {ranks} cannot be stopped and is left behind)"
+            self.failure.args = (self.failure.args[0] + note,)
+        return Outcome(reports, elapsed, self.failure)
+
+
+def run_rank(sim, engine, payload):
+    """The life of one rank's thread."""
+    engine.baton.acquire()
+    try:
+        sim.check()
+        sim.randomness.enter(engine.rank)
+        with torch_private.rank_thread(engine), sim.randomness.device_of(sim.device):
+            torch_private.join_world("sim", engine.rank, sim.n, sim.store)
+            fn, args, kwargs = ship.unpack(payload)
+            with engine.meter:
+                value = fn(*args, **kwargs)
+            engine.report.result = ship.pack(ship.tidy(value))
+            engine.state = "returned"
+    except Stopped:
+        engine.state = "stopped"
+    except BaseException as error:
+        engine.state = "failed"
+        engine.report.error = error
+        engine.report.where = innermost_user(error.__traceback__)
+        if not sim.stopping:
+            sim.fail(explain.rank_failed(sim.statuses(), engine.rank, error))
+    finally:
+        fn = args = kwargs = value = None
+        sim.leave(engine)

@@ -1,0 +1,42 @@
+"""Looking into other threads of this process, and stopping them."""
+
+import ctypes
+import sys
+
+from .engine import _OURS, _TORCH
+
+
+def user_line(thread):
+    """(file, line) that the thread executes, in the user's code."""
+    frame = sys._current_frames().get(thread.ident)
+    while frame is not None:
+        if _is_users(frame.f_code.co_filename):
+            return frame.f_code.co_filename, frame.f_lineno
+        frame = frame.f_back
+    return "", 0
+
+
+def innermost_user(traceback):
+    """(file, line) of the last frame of the user's code in a traceback."""
+    where, ours = ("", 0), ("", 0)
+    while traceback is not None:
+        name = traceback.tb_frame.f_code.co_filename
+        if _is_users(name):
+            where = name, traceback.tb_lineno
+        elif name.startswith(_OURS) and not name.startswith(_OURS + "backends"):
+            ours = name, traceback.tb_lineno
+        traceback = traceback.tb_next
+    return where if where[0] else ours
+
+
+def _is_users(name):
+    return not name.startswith((_TORCH, _OURS, "<frozen")) and not name.startswith(
+        sys.base_prefix
+    )
+
+
+def interrupt_thread(thread, exception):
+    """`exception` is raised in the thread when it next executes Python code."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(
+        ctypes.c_ulong(thread.ident), ctypes.py_object(exception)
+    )

@@ -1,0 +1,357 @@
+"""Everything private to torch that the worlds need, in one file.
+
+`Group` is a process group written in Python: whatever reaches it, from user code, from
+DistributedDataParallel's C++ or from a functional collective, becomes a `Call` and goes
+to the engine of the rank.  `isolated_ranks` lets threads be ranks.
+"""
+
+import contextlib
+import functools
+import sys
+import threading
+import types
+
+import torch
+import torch.distributed as dist
+import torch.distributed.distributed_c10d as c10d
+
+from .calls import Call
+
+_here = threading.local()  # .engine of a rank, .world of a thread that is one
+
+
+_of_process = None  # the engine, where the whole process is a rank
+
+
+def current_engine():
+    """The engine of the rank that runs in this thread, or None outside of a run."""
+    return getattr(_here, "engine", _of_process)
+
+
+def rank_process(engine):
+    """This process is a rank: calls in any of its threads go to `engine`."""
+    global _of_process
+    _of_process = engine
+
+
+@contextlib.contextmanager
+def rank_thread(engine):
+    """This thread is a rank: calls inside go to `engine`, backward stays in it."""
+    _here.engine, _here.world = engine, _empty_world()
+    with torch.autograd.set_multithreading_enabled(False):
+        try:
+            yield
+        finally:
+            torch._C._distributed_c10d._unregister_all_process_groups()
+            _here.engine = None
+            del _here.world
+
+
+def _empty_world():
+    return types.SimpleNamespace(
+        default_pg=None,
+        pg_map={},
+        pg_names={},
+        pg_group_ranks={},
+        pg_backend_config={},
+        group_count=0,
+        tags_to_pg={},
+        pg_to_tag={},
+        pg_coalesce_state={},
+        comms=[],
+        pg_config_info=[],
+    )
+
+
+class _WorldOfThread:
+    """torch's table of process groups: a rank's own in its thread, else the usual."""
+
+    def __init__(self, usual):
+        object.__setattr__(self, "_usual", usual)
+
+    def __getattr__(self, name):
+        return getattr(getattr(_here, "world", self._usual), name)
+
+    def __setattr__(self, name, value):
+        setattr(getattr(_here, "world", self._usual), name, value)
+
+
+@contextlib.contextmanager
+def isolated_ranks():
+    """Inside, threads may be ranks; afterwards torch is as it was."""
+    guard = getattr(torch._C, "_ensureCUDADeviceGuardSet", None)
+    if guard is not None:
+        guard()  # torch 2.11's CUDA build crashes in rank threads without it
+    usual, hook = c10d._world, sys.excepthook
+    isolate = torch._C._distributed_c10d._set_thread_isolation_mode
+    isolate(True)
+    c10d._world = _WorldOfThread(usual)
+    with watch_calls():
+        try:
+            yield
+        finally:
+            c10d._world, sys.excepthook = usual, hook
+            isolate(False)
+
+
+@contextlib.contextmanager
+def watch_calls():
+    """Inside, batches of messages and freed storages are seen by the engine."""
+    batch, resize = dist.batch_isend_irecv, torch.UntypedStorage.resize_
+    dist.batch_isend_irecv = c10d.batch_isend_irecv = _batched(batch)
+    torch.UntypedStorage.resize_ = _watched_resize(resize)
+    try:
+        yield
+    finally:
+        dist.batch_isend_irecv = c10d.batch_isend_irecv = batch
+        torch.UntypedStorage.resize_ = resize
+
+
+def _batched(original):
+    @functools.wraps(original)
+    def batch_isend_irecv(p2p_op_list):
+        engine = current_engine()
+        if engine is None:
+            return original(p2p_op_list)
+        with engine.batch():
+            return original(p2p_op_list)
+
+    return batch_isend_irecv
+
+
+def _watched_resize(original):
+    @functools.wraps(original)
+    def resize_(self, size):
+        result = original(self, size)
+        engine = current_engine()
+        if engine is not None:
+            engine.storage_resized(self)
+        return result
+
+    return resize_
+
+
+@contextlib.contextmanager
+def raw_tensors():
+    """Inside, tensor operations are unseen: no autograd, no dispatch modes."""
+    with torch._C._AutoDispatchBelowAutograd(), torch._C._DisableTorchDispatch():
+        yield
+
+
+def inside_backward():
+    """Is this thread in a node of a backward pass (and not in what comes after)?"""
+    return torch._C._current_autograd_node() is not None
+
+
+def after_backward(callback):
+    """`callback` is called at the end of the backward pass of this thread."""
+    torch.autograd.Variable._execution_engine.queue_callback(callback)
+
+
+def join_world(name, rank, world_size, store=None):
+    """This rank is in the default process group; `name` is a registered backend."""
+    hook = sys.excepthook
+    dist.init_process_group(name, rank=rank, world_size=world_size, store=store)
+    sys.excepthook = hook
+
+
+def register(name, engine_of_thread=current_engine):
+    """Process groups of backend `name` are `Group`s of the calling rank's engine."""
+    if name.upper() in dist.Backend._plugins:
+        return
+
+    def create(options, _):
+        ranks = options.global_ranks_in_group or range(options.group_size)
+        engine = engine_of_thread()
+        group = Group(engine, str(options.group_id), tuple(ranks), options.group_rank)
+        engine.group_made(group, options.store)
+        return group
+
+    dist.Backend.register_backend(
+        name, create, extended_api=True, devices=["cpu", "cuda"]
+    )
+
+
+_OPS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM")
+_OP_NAMES = {getattr(dist.ReduceOp.RedOpType, name): name.lower() for name in _OPS}
+
+
+def _op(opts):
+    """Name of the reduction in the options of a collective; sum where none is."""
+    op = getattr(opts, "reduceOp", None) if opts is not None else None
+    if op is None:
+        return "sum"
+    return _OP_NAMES[op.op if hasattr(op, "op") else op]
+
+
+def _parts(tensor, n, sizes=None):
+    """Views of `tensor`: n equal pieces, or pieces of `sizes` rows."""
+    if sizes:
+        return list(tensor.split(list(sizes)))
+    return [piece for piece in tensor.reshape(-1).tensor_split(n)]
+
+
+class Group(dist.ProcessGroup):
+    """A process group whose operations all become a `Call` of the rank's engine."""
+
+    def __init__(self, engine, name, ranks, index):
+        super().__init__(index, len(ranks))
+        self.engine, self.key, self.ranks, self.index = engine, name, ranks, index
+
+    def size(self):
+        return len(self.ranks)
+
+    def rank(self):
+        return self.index
+
+    def getBackendName(self):
+        return "d2lpar"
+
+    @property
+    def pg_name(self):
+        return self.key
+
+    @property
+    def group_name(self):
+        return self.key
+
+    def __repr__(self):
+        return f"Group(ranks={list(self.ranks)}, rank={self.ranks[self.index]})"
+
+    def _set_sequence_number_for_group(self):
+        pass
+
+    def _start_coalescing(self, device):
+        self._coalesced = []
+
+    def _end_coalescing(self, device):
+        works, self._coalesced = self._coalesced, None
+        return _AllOf(works)
+
+    _coalesced = None
+
+    def _post(self, kind, inputs=(), outputs=(), opts=None, **more):
+        if kind in ("all_reduce", "reduce", "reduce_scatter"):
+            more["op"] = _op(opts)
+        if kind in ("broadcast", "reduce", "gather", "scatter"):
+            more["root"] = self.ranks[opts.rootRank]
+        me = self.ranks[self.index]
+        inputs, outputs = list(inputs), list(outputs)
+        call = Call(kind, self.key, self.ranks, me, inputs, outputs, **more)
+        work = self.engine.post(call)
+        if self._coalesced is not None:
+            self._coalesced.append(work)
+        return work
+
+    def _peer(self, index, word):
+        if not 0 <= index < len(self.ranks):
+            raise ValueError(
+                f"{word}={index}: this group has ranks 0 to {len(self.ranks) - 1}"
+            )
+        return self.ranks[index]
+
+    # messages
+
+    def send(self, tensors, dst, tag=0):
+        return self._post("send", tensors, peer=self._peer(dst, "dst"), tag=tag)
+
+    def recv(self, tensors, src, tag=0):
+        peer = self._peer(src, "src")
+        return self._post("recv", outputs=tensors, peer=peer, tag=tag)
+
+    def recv_anysource(self, tensors, tag=0):
+        return self._post("recv", outputs=tensors, peer=None, tag=tag)
+
+    # collectives
+
+    def allreduce(self, tensors, opts=None):
+        return self._post("all_reduce", tensors, tensors, opts)
+
+    def allreduce_coalesced(self, tensors, opts=None):
+        return self._post("all_reduce", tensors, tensors, opts)
+
+    def broadcast(self, tensors, opts=None):
+        return self._post("broadcast", tensors, tensors, opts)
+
+    def reduce(self, tensors, opts=None):
+        return self._post("reduce", tensors, tensors, opts)
+
+    def barrier(self, opts=None):
+        return self._post("barrier")
+
+    def gather(self, outputs, inputs, opts=None):
+        return self._post("gather", inputs, outputs[0] if outputs else [], opts)
+
+    def scatter(self, outputs, inputs, opts=None):
+        return self._post("scatter", inputs[0] if inputs else [], outputs, opts)
+
+    def allgather(self, outputs, inputs, opts=None):
+        pairs = zip(outputs, inputs, strict=True)
+        return _AllOf([self._post("all_gather", [i], o) for o, i in pairs])
+
+    def allgather_coalesced(self, output_lists, inputs, opts=None):
+        columns = zip(*output_lists, strict=True)
+        return self.allgather([list(column) for column in columns], inputs)
+
+    def all_gather_single(self, output, input, opts=None):
+        return self._post("all_gather", [input], _parts(output, self.size()))
+
+    def all_gather_single_coalesced(self, outputs, inputs, opts=None):
+        pairs = zip(outputs, inputs, strict=True)
+        return _AllOf([self.all_gather_single(o, i) for o, i in pairs])
+
+    def reduce_scatter(self, outputs, inputs, opts=None):
+        pairs = zip(outputs, inputs, strict=True)
+        return _AllOf([self._post("reduce_scatter", i, [o], opts) for o, i in pairs])
+
+    def reduce_scatter_single(self, output, input, opts=None):
+        blocks = _parts(input, self.size())
+        return self._post("reduce_scatter", blocks, [output], opts)
+
+    def reduce_scatter_single_coalesced(self, outputs, inputs, opts=None):
+        pairs = zip(outputs, inputs, strict=True)
+        return _AllOf([self.reduce_scatter_single(o, i, opts) for o, i in pairs])
+
+    def alltoall(self, outputs, inputs, opts=None):
+        return self._post("all_to_all", inputs, outputs)
+
+    def all_to_all_single(self, output, input, out_sizes=None, in_sizes=None, o=None):
+        blocks = _parts(input, self.size(), in_sizes)
+        return self._post("all_to_all", blocks, _parts(output, self.size(), out_sizes))
+
+    # the names that torch 2.11 uses
+    _allgather_base = all_gather_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+    _reduce_scatter_base = reduce_scatter_single
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+    alltoall_base = all_to_all_single
+
+
+class _AllOf(dist.Work):
+    """Several works as one."""
+
+    def __init__(self, works):
+        super().__init__()
+        self.works = works
+
+    def wait(self, timeout=None):
+        for work in self.works:
+            work.wait()
+        return True
+
+    def is_completed(self):
+        return all(work.is_completed() for work in self.works)
+
+    def get_future(self):
+        if len(self.works) == 1:
+            return self.works[0].get_future()
+        return torch.futures.collect_all([w.get_future() for w in self.works])
+
+    def result(self):
+        return [tensor for work in self.works for tensor in work.result()]
+
+    def exception(self):
+        return None
+
+    def synchronize(self):
+        self.wait()

@@ -1,0 +1,311 @@
+"""`run`: one function on every rank of a cluster, in one of three worlds."""
+
+import contextlib
+import inspect
+import os
+import sys
+import time
+
+import torch
+
+from . import ship
+from .backends import torch_private
+from .backends.ledger import Ledger
+from .cluster import Cluster
+from .errors import RankError
+from .runs import Run
+from .timeline import Timeline
+
+BACKENDS = ("sim", "gloo", "nccl", "auto")
+_defaults = {"world_size": 4, "backend": "sim", "cluster": None, "device": None}
+
+
+def defaults(world_size=None, backend=None, cluster=None, device=None):
+    """Later runs use these where they do not say otherwise; None changes nothing.
+
+    The environment variables D2LPAR_BACKEND and D2LPAR_RANKS override them.
+    Raises ValueError or TypeError for what no run could use.
+    """
+    given = {
+        "world_size": world_size and _world_size(world_size),
+        "backend": backend and _backend_name(backend),
+        "cluster": cluster and _cluster(cluster),
+        "device": device and str(torch.device(device)),
+    }
+    if world_size is not None:
+        _world_size(world_size)
+    _defaults.update({name: value for name, value in given.items() if value is not None})
+
+
+def run(
+    fn,
+    *args,
+    world_size=None,
+    backend=None,
+    cluster=None,
+    device=None,
+    timeout=60.0,
+    seed=0,
+    buffered=False,
+    **kwargs,
+):
+    """Every rank has executed `fn(*args, **kwargs)`; their results are in the `Run`.
+
+    `fn` uses plain `torch.distributed`.  Each rank has its own copy of it, of the
+    globals it uses and of the arguments, and random numbers seeded with `seed`.
+
+    backend     "sim" (threads, virtual time), "gloo" (processes), "nccl" (GPUs) or
+                "auto": "nccl" with at least `world_size` GPUs, else "gloo"
+    cluster     the `Cluster` that "sim" simulates
+    device      "cuda" shares one GPU in "sim" and "gloo"; "meta" computes no values
+    timeout     seconds without any communication call, print or return, then it ends
+    buffered    "sim": small messages leave before they are received, as on sockets
+
+    Raises RankError (DeadlockError, MismatchError) where a rank fails, ValueError or
+    TypeError for bad arguments, RuntimeError where the hardware is missing.
+    """
+    _not_inside_a_rank()
+    _check_function(fn, args, kwargs, timeout, seed, buffered)
+    world = _World(world_size, backend, cluster, device)
+    payload = ship.pack((fn, args, kwargs), fn)
+    with _progress() as progress:
+        outcome = world.launch(payload, timeout, seed, buffered, progress)
+    result = _as_run(outcome, world)
+    if outcome.failure is None:
+        outcome.failure = _silent_mismatch(outcome)
+    print(result.output, end="", flush=True)
+    if outcome.failure is not None:
+        outcome.failure.run = result
+        raise outcome.failure
+    return result
+
+
+def device():
+    """The device of this rank, or outside of a run the one that `run` would give."""
+    engine = torch_private.current_engine()
+    return torch.get_default_device() if engine else torch.device(_resolve_device())
+
+
+def now():
+    """Seconds on this rank's clock: virtual in "sim", else measured."""
+    engine = torch_private.current_engine()
+    return engine.now() if engine else time.perf_counter()
+
+
+def sleep(seconds):
+    """This rank has been busy for `seconds`: virtual in "sim", else real."""
+    if not seconds >= 0:
+        raise ValueError(f"sleep needs a number of seconds >= 0, not {seconds!r}")
+    engine = torch_private.current_engine()
+    if engine is None:
+        time.sleep(seconds)
+    else:
+        engine.sleep(seconds)
+
+
+class _World:
+    """Where a run takes place: arguments, environment and defaults made one."""
+
+    def __init__(self, world_size, backend, cluster, device):
+        env = os.environ
+        inside = "TORCHELASTIC_RUN_ID" in env or "SLURM_PROCID" in env and "RANK" in env
+        self.torchrun = inside and backend != "sim"
+        ranks = env.get("D2LPAR_RANKS") or _defaults["world_size"]
+        if self.torchrun:
+            ranks = env["WORLD_SIZE"]
+        self.world_size = _world_size(ranks if world_size is None else world_size)
+        name = backend or env.get("D2LPAR_BACKEND") or _defaults["backend"]
+        self.device = device or _defaults["device"]
+        self.backend = self._choose(_backend_name(name))
+        self.cluster = _cluster(cluster or _defaults["cluster"])
+        if self.backend == "sim":
+            self.cluster.check_world_size(self.world_size)
+        self._check_hardware()
+
+    def _choose(self, name):
+        if self.torchrun and name == "sim":
+            name = "auto"
+        if name != "auto":
+            return name
+        return "nccl" if torch.cuda.device_count() >= self.world_size else "gloo"
+
+    def _check_hardware(self):
+        if self.backend == "nccl":
+            count = torch.cuda.device_count()
+            local = int(os.environ.get("LOCAL_WORLD_SIZE", self.world_size))
+            if count < (local if self.torchrun else self.world_size):
+                raise RuntimeError(
+                    f'backend="nccl" with world_size={self.world_size} needs as many '
+                    f'GPUs, and this machine has {count}: use backend="gloo" or "sim"'
+                )
+        if self.device and torch.device(self.device).type == "cuda":
+            if not torch.cuda.is_available():
+                raise RuntimeError('device="cuda" needs a GPU, and torch sees none')
+        if self.device == "meta" and self.backend != "sim":
+            raise ValueError('device="meta" has no values to send: use backend="sim"')
+
+    def launch(self, payload, timeout, seed, buffered, progress):
+        """The Outcome of the packed function in this world."""
+        if self.backend == "sim":
+            from .backends.simulator import Simulator
+
+            sim = Simulator(
+                self.world_size, self.cluster, seed, timeout, buffered, self.device
+            )
+            return sim.run(payload, progress)
+        if self.torchrun:
+            from .backends import torchrun
+
+            return torchrun.launch_inside(payload, self, timeout, seed)
+        from .backends import processes
+
+        return processes.launch(
+            payload,
+            self.world_size,
+            self.backend,
+            self.device,
+            timeout,
+            seed,
+            progress=progress,
+        )
+
+
+def _as_run(outcome, world):
+    reports = outcome.reports
+    ledger = Ledger([report.entries for report in reports])
+    sim = world.backend == "sim"
+    memory = [report.peak_memory for report in reports]
+    events = [event for report in reports for event in report.events]
+    clock = "virtual" if sim else "measured"
+    return Run(
+        results=[r.result if r.result is None else ship.unpack(r.result) for r in reports],
+        output="".join(report.output for report in reports),
+        warnings=list(dict.fromkeys(w for report in reports for w in report.warnings)),
+        elapsed=outcome.elapsed,
+        clock=clock,
+        backend=world.backend,
+        world_size=world.world_size,
+        device=world.device or ("cuda" if world.backend == "nccl" else "cpu"),
+        timeline=Timeline(events, world.world_size, clock=clock),
+        bytes_sent=ledger.bytes_sent(),
+        messages=ledger.messages(),
+        rounds=ledger.rounds(),
+        traffic=ledger.traffic(),
+        peak_memory=None if None in memory else memory,
+        cluster=world.cluster if sim else None,
+    )
+
+
+def _silent_mismatch(outcome):
+    """The error for ends of a message that do not fit but passed, or None."""
+    statuses = Ledger([report.entries for report in outcome.reports]).mismatch()
+    if statuses is None:
+        return None
+    from .backends import explain
+
+    return explain.mismatch(*statuses)
+
+
+@contextlib.contextmanager
+def _progress():
+    """Gives progress(seconds, activity), which shows a line on runs that are long."""
+    quiet = os.environ.get("D2LPAR_PROGRESS") == "0" or not sys.stderr.isatty()
+    if quiet:
+        yield None
+        return
+    from rich.console import Console
+    from rich.status import Status
+
+    status, shown = Status("", console=Console(stderr=True)), False
+
+    def progress(seconds, activity):
+        nonlocal shown
+        if seconds > 2:
+            if not shown:
+                status.start()
+                shown = True
+            status.update(f"{seconds:.0f} s, {activity:,} calls")
+
+    try:
+        yield progress
+    finally:
+        status.stop()
+
+
+def _resolve_device():
+    return _defaults["device"] or "cpu"
+
+
+def _not_inside_a_rank():
+    if torch_private.current_engine() is not None:
+        raise RuntimeError(
+            "run was called inside run: a rank cannot start ranks; call the function "
+            "directly, or start from outside"
+        )
+
+
+_OURS = ("world_size", "backend", "cluster", "device", "timeout", "seed", "buffered")
+
+
+def _check_function(fn, args, kwargs, timeout, seed, buffered):
+    if not callable(fn):
+        raise TypeError(
+            f"run needs a function, not {type(fn).__name__}: run(fn, argument, ...)"
+        )
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or timeout <= 0:
+        raise ValueError(f"timeout must be a number of seconds > 0, not {timeout!r}")
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise ValueError(f"seed must be an integer >= 0, not {seed!r}")
+    if not isinstance(buffered, bool):
+        raise TypeError(f"buffered must be True or False, not {buffered!r}")
+    try:
+        signature = inspect.signature(fn)
+    except (TypeError, ValueError):
+        return
+    name = getattr(fn, "__name__", repr(fn))
+    try:
+        bound = signature.bind(*args, **kwargs).arguments
+    except TypeError as error:
+        swallowed = [word for word in _OURS if word in signature.parameters]
+        hint = f" ({_swallowed(name, swallowed[0])})" if swallowed else ""
+        raise TypeError(f"{name} cannot be called so: {error}{hint}") from None
+    mine = {"timeout": timeout != 60.0, "seed": seed != 0, "buffered": buffered}
+    for word in _OURS:
+        if word in signature.parameters and word not in bound and mine.get(word, False):
+            raise TypeError(_swallowed(name, word))
+
+
+def _swallowed(name, word):
+    return (
+        f"`{word}` is a keyword of run and of {name}: rename it in {name}, or give it "
+        "by position"
+    )
+
+
+def _world_size(value):
+    if isinstance(value, str):
+        try:
+            value = int(value)
+        except ValueError:
+            pass
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"world_size must be a whole number of ranks, not {value!r}")
+    if value < 1:
+        raise ValueError(f"world_size must be at least 1 rank, not {value}")
+    return value
+
+
+def _backend_name(value):
+    if value not in BACKENDS:
+        raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, not {value!r}")
+    return value
+
+
+def _cluster(value):
+    if value is None:
+        return Cluster.plain
+    if isinstance(value, str):
+        return Cluster.of(value)
+    if not isinstance(value, Cluster):
+        raise TypeError(f"cluster must be a Cluster, not {type(value).__name__}")
+    return value

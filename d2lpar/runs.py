@@ -1,0 +1,199 @@
+"""What a run leaves behind, and several runs side by side in one table."""
+
+from html import escape
+
+from .timeline import show_bytes, show_seconds
+
+COLUMNS = {  # key of a row: heading
+    "name": "run",
+    "world": "world",
+    "rounds": "rounds",
+    "messages": "messages",
+    "bytes_busiest": "bytes sent, busiest rank",
+    "bytes_total": "bytes sent, all ranks",
+    "time": "time",
+    "peak_memory": "peak memory, busiest rank",
+}
+
+
+class Run:
+    """The record of one `d2lpar.run`.
+
+    results       one return value per rank; None where a rank did not return
+    output        the printed text, in rank order
+    warnings      sentences about what is allowed but risky
+    elapsed       seconds, by the clock ("virtual" or "measured")
+    backend       the world: "sim", "gloo" or "nccl"; device "cpu", "cuda", "meta"
+    timeline      all events; None where nothing was recorded
+    bytes_sent    payload bytes per rank; messages, their number per rank
+    rounds        longest chain of messages, one in and one out per rank at a time
+    traffic       [n, n] bytes from row to column
+    peak_memory   most bytes of tensors alive at once, per rank; None if unknown
+    cluster       the simulated Cluster, None in the other worlds
+    """
+
+    def __init__(
+        self,
+        *,
+        results,
+        output,
+        warnings,
+        elapsed,
+        clock,
+        backend,
+        world_size,
+        device,
+        timeline,
+        bytes_sent,
+        messages,
+        rounds,
+        traffic,
+        peak_memory,
+        cluster,
+    ):
+        self.results = results
+        self.output = output
+        self.warnings = warnings
+        self.elapsed = elapsed
+        self.clock = clock
+        self.backend = backend
+        self.world_size = world_size
+        self.device = device
+        self.timeline = timeline
+        self.bytes_sent = bytes_sent
+        self.messages = messages
+        self.rounds = rounds
+        self.traffic = traffic
+        self.peak_memory = peak_memory
+        self.cluster = cluster
+
+    @property
+    def world(self):
+        """Where it ran: `sim (plain)`, `gloo`, `gloo (cuda)`, `nccl`."""
+        if self.cluster is not None:
+            return f"{self.backend} ({self.cluster.name})"
+        kind = str(self.device).partition(":")[0]
+        usual = {"gloo": "cpu", "nccl": "cuda"}.get(self.backend, kind)
+        return self.backend if kind == usual else f"{self.backend} ({kind})"
+
+    def __repr__(self):
+        line = (
+            f"Run: {_count(self.world_size, 'rank')} in {self.world}, "
+            f"{show_seconds(self.elapsed)} {self.clock}, "
+            f"{_count(sum(self.messages), 'message')}, "
+            f"{show_bytes(sum(self.bytes_sent))} sent"
+        )
+        if self.warnings:
+            line += f"\n     {_count(len(self.warnings), 'warning')}: see .warnings"
+        return line
+
+
+class Comparison:
+    """Several runs in one table; `str` is the table, `rows` are its numbers.
+
+    A row holds name, world, rounds, messages (all ranks), bytes_busiest,
+    bytes_total, time (seconds), clock, and peak_memory (busiest rank, or None).
+    """
+
+    def __init__(self, runs):
+        self.runs = runs
+        self.rows = [_row(name, run) for name, run in runs.items()]
+
+    def cells(self):
+        """The table as text, heading first, a list per row."""
+        return [list(COLUMNS.values())] + [_texts(row) for row in self.rows]
+
+    def __repr__(self):
+        return text_table(self.cells())
+
+    def _repr_html_(self):
+        head, *body = self.cells()
+        lines = ["<table>", "<caption>Runs compared</caption>", "<thead><tr>"]
+        lines += [f'<th scope="col">{escape(text)}</th>' for text in head]
+        lines += ["</tr></thead>", "<tbody>"]
+        for name, *texts in body:
+            cells = "".join(f"<td>{escape(text)}</td>" for text in texts)
+            lines.append(f'<tr><th scope="row">{escape(name)}</th>{cells}</tr>')
+        return "\n".join(lines + ["</tbody>", "</table>"])
+
+    def plot(self, width=None):
+        """The timelines of all runs on one time axis."""
+        from . import plots
+
+        timelines = {name: run.timeline for name, run in self.runs.items()}
+        return plots.compare_timelines(timelines, width=width)
+
+
+def compare(**runs):
+    """A table of several runs: `compare(naive=run1, ring=run2)`."""
+    if not runs:
+        raise TypeError("compare wants runs by name, such as compare(ring=run1).")
+    for name, run in runs.items():
+        if not isinstance(run, Run):
+            kind = type(run).__name__
+            raise TypeError(f"compare wants runs, but {name} is of type {kind}.")
+    return Comparison(runs)
+
+
+def text_table(cells):
+    """Lines of text columns; the heading wraps, numbers stand to the right."""
+    head, *body = cells
+    words = [text.split(" ") for text in head]
+    widths = [
+        max(map(len, [*words[i], *(row[i] for row in body)])) for i in range(len(head))
+    ]
+    heads = [_wrap(text, width) for text, width in zip(head, widths, strict=True)]
+    height = max(map(len, heads))
+    lines = [[""] * (height - len(h)) + h for h in heads]
+    table = [list(line) for line in zip(*lines, strict=True)]
+    table.append(["-" * width for width in widths])
+    return "\n".join(_line(row, widths) for row in table + body)
+
+
+def _line(texts, widths):
+    """Two columns of words, the others of numbers."""
+    fields = [
+        f"{text:<{width}}" if i < 2 else f"{text:>{width}}"
+        for i, (text, width) in enumerate(zip(texts, widths, strict=True))
+    ]
+    return "  ".join(fields).rstrip()
+
+
+def _wrap(text, width):
+    lines = [""]
+    for word in text.split(" "):
+        longer = f"{lines[-1]} {word}".strip()
+        if len(longer) <= width:
+            lines[-1] = longer
+        else:
+            lines.append(word)
+    return lines
+
+
+def _row(name, run):
+    memory = [b for b in run.peak_memory or [] if b is not None]
+    return {
+        "name": name,
+        "world": f"{run.world_size} x {run.world}",
+        "rounds": run.rounds,
+        "messages": sum(run.messages),
+        "bytes_busiest": max(run.bytes_sent, default=0),
+        "bytes_total": sum(run.bytes_sent),
+        "time": run.elapsed,
+        "clock": run.clock,
+        "peak_memory": max(memory, default=None),
+    }
+
+
+def _texts(row):
+    texts = dict(row)
+    for key in ("rounds", "messages"):
+        texts[key] = "-" if row[key] is None else f"{row[key]:,}"
+    for key in ("bytes_busiest", "bytes_total", "peak_memory"):
+        texts[key] = "-" if row[key] is None else show_bytes(row[key])
+    texts["time"] = f"{show_seconds(row['time'])} {row['clock']}"
+    return [texts[key] for key in COLUMNS]
+
+
+def _count(number, noun):
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,137 @@
+"""Copies of functions, arguments and results that share nothing with the original.
+
+The same bytes serve every world, so that a rank that is a thread gets what a rank
+that is a process gets.  A function travels with the globals it uses; a function of an
+imported module of the user's own travels by value too, so that its globals are not
+shared.  Tensors travel with their storage: views and tied weights stay tied.
+"""
+
+import contextlib
+import inspect
+import io
+import pickle
+
+import sysconfig
+
+import cloudpickle
+import torch
+from torch.utils._pytree import tree_map
+
+_SHARED = tuple(
+    path for key, path in sysconfig.get_paths().items() if "lib" in key and path
+)
+
+
+class _Packer(cloudpickle.Pickler):
+    def __init__(self, file):
+        super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
+        self._storages = {}
+
+    def reducer_override(self, obj):
+        if type(obj) is torch.Tensor or type(obj) is torch.nn.Parameter:
+            if obj.layout is torch.strided and obj.device.type in ("cpu", "cuda"):
+                return self._tensor(obj)
+        return super().reducer_override(obj)
+
+    def _tensor(self, tensor):
+        if tensor.is_quantized or tensor.is_conj() or tensor.is_neg():
+            return NotImplemented
+        storage = tensor.untyped_storage()
+        held = self._storages.setdefault(storage._cdata, _Storage(storage))
+        view = (tensor.storage_offset(), tuple(tensor.shape), tensor.stride())
+        kind = (tensor.dtype, type(tensor) is torch.nn.Parameter)
+        leaf = tensor.requires_grad and tensor.is_leaf
+        return _rebuild, (held, *view, *kind, leaf, _grad_of(tensor))
+
+
+def _grad_of(tensor):
+    return tensor.grad if tensor.is_leaf else None
+
+
+class _Storage:
+    """The memory of tensors, pickled once however many views there are."""
+
+    def __init__(self, storage):
+        self.storage = storage
+
+    def __reduce__(self):
+        device = self.storage.device.type
+        flat = torch.empty(0, dtype=torch.uint8, device=device).set_(self.storage)
+        return _Memory, (flat.cpu().numpy().tobytes(), device)
+
+
+class _Memory:
+    """The other end of `_Storage`; CUDA memory arrives on the reader's device."""
+
+    def __init__(self, data, device):
+        place = str(torch.get_default_device()) if device == "cuda" else "cpu"
+        place = place if place.startswith("cuda") else "cpu"
+        flat = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else None
+        with torch.device("cpu"):
+            flat = torch.empty(0, dtype=torch.uint8) if flat is None else flat
+        self.storage = flat.to(place).untyped_storage()
+
+
+def _rebuild(memory, offset, shape, stride, dtype, is_parameter, requires_grad, grad):
+    device = memory.storage.device
+    tensor = torch.empty(0, dtype=dtype, device=device)
+    tensor.set_(memory.storage, offset, shape, stride)
+    if is_parameter:
+        tensor = torch.nn.Parameter(tensor, requires_grad)
+    elif requires_grad:
+        tensor.requires_grad_()
+    if grad is not None:
+        tensor.grad = grad
+    return tensor
+
+
+@contextlib.contextmanager
+def _by_value(fn):
+    """The modules in which the user wrote `fn` are pickled by value inside."""
+    module = inspect.getmodule(inspect.unwrap(fn)) if callable(fn) else None
+    name = getattr(module, "__name__", "__main__")
+    file = getattr(module, "__file__", None) or ""
+    mine = name.split(".")[0] == __package__.split(".")[0]
+    known = name in cloudpickle.list_registry_pickle_by_value()
+    if name == "__main__" or known or mine or not file or file.startswith(_SHARED):
+        yield
+        return
+    cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        cloudpickle.unregister_pickle_by_value(module)
+
+
+def pack(obj, fn=None):
+    """`obj` as bytes; `fn` is the user's function in it, if any.
+
+    Raises TypeError with one sentence where something in it cannot be copied.
+    """
+    file = io.BytesIO()
+    try:
+        with _by_value(fn):
+            _Packer(file).dump(obj)
+    except (pickle.PicklingError, TypeError, AttributeError, RecursionError) as error:
+        reason = str(error).strip().split("\n")[0]
+        raise TypeError(f"this cannot be copied to another rank: {reason}") from error
+    return file.getvalue()
+
+
+def unpack(data):
+    """The object of `pack`, sharing nothing with the original."""
+    return pickle.loads(data)
+
+
+def tidy(value):
+    """A result with every tensor in lists, tuples and dicts detached and on the CPU."""
+
+    def plain(item):
+        if not isinstance(item, torch.Tensor):
+            return item
+        item = item.detach()
+        return item.cpu() if item.device.type == "cuda" else item
+
+    return tree_map(plain, value)
+
+
