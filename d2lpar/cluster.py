@@ -152,10 +152,10 @@ class Cluster:
         network="100Gb",
         *,
         latency=None,
-        network_latency=NETWORK_LATENCY,
-        cards=1,
+        network_latency=None,
+        cards=None,
         share=None,
-        launch=LAUNCH,
+        launch=None,
         host_memory=None,
     ):
         """The cluster `"8xH100"`, or `"4x8xA100"`: four nodes of eight GPUs.
@@ -164,35 +164,19 @@ class Cluster:
         by one card per node, which all ranks of the node share.  Inside a node
         NVLink joins each pair of GPUs; GPUs without it share the PCIe root.
         `latency` is inside a node; `share` is the part of the 16-bit peak that a
-        matrix product reaches.  Raises ValueError on what it does not know.
+        matrix product reaches; None stands for the round figures of this module.
+        Raises ValueError on what it does not know.
         """
         nodes, per_node, gpu = _parse(spec)
-        _count(cards, "network cards in a node")
-        own = NVLINK_LATENCY if gpu.peer_rate else PCIE_LATENCY
-        latency = own if latency is None else latency
-        share = gpu.figure(MATMUL_SHARE, DEFAULT_SHARE) if share is None else share
-        _positive(latency=latency, network_latency=network_latency, launch=launch)
-        if not 0 < share <= 1:
-            raise ValueError(f"share must be above 0 and at most 1, not {share}.")
-        if host_memory is None:
-            host_memory = per_node * HOST_BYTES_PER_GPU
-        network_rate = _network(network)  # checked, also where it is not used
-        label = f"{nodes}x{per_node}x{gpu.short}" if nodes > 1 else ""
-        return cls(
-            name=f"{label}, {network}" if label else f"{per_node}x{gpu.short}",
-            n=nodes * per_node,
-            latency=latency,
-            rate=gpu.peer_rate or gpu.host_rate,
-            per_node=per_node,
-            shared_host=gpu.peer_rate is None,
-            network_latency=network_latency,
-            network_rate=min(network_rate, gpu.host_rate),
-            cards=cards,
-            gpu=gpu,
-            share=share,
-            launch=launch,
-            host_memory=host_memory,
-        )
+        given = {"latency": latency, "network_latency": network_latency}
+        given |= {"launch": launch, "host_memory": host_memory}
+        given |= {"cards": cards, "share": share}
+        given = {name: value for name, value in given.items() if value is not None}
+        _check(**given)
+        rate = min(_network(network), gpu.host_rate)  # the card hangs on the PCIe
+        usual = _usual(nodes, per_node, gpu)
+        name = f"{usual.name}, {network}" if nodes > 1 else usual.name
+        return replace(usual, name=name, network_rate=rate, **given)
 
     def slow(self, rank, factor):
         """A copy in which this rank computes `factor` times as long; links stay.
@@ -317,6 +301,22 @@ class Cluster:
 Cluster.plain = Cluster("plain")
 
 
+def _usual(nodes, per_node, gpu):
+    """The cluster as the data sheet and the round figures have it."""
+    name = f"{per_node}x{gpu.short}"
+    return Cluster(
+        name=f"{nodes}x{name}" if nodes > 1 else name,
+        n=nodes * per_node,
+        latency=NVLINK_LATENCY if gpu.peer_rate else PCIE_LATENCY,
+        rate=gpu.peer_rate or gpu.host_rate,
+        per_node=per_node,
+        shared_host=gpu.peer_rate is None,
+        gpu=gpu,
+        share=gpu.figure(MATMUL_SHARE, DEFAULT_SHARE),
+        host_memory=per_node * HOST_BYTES_PER_GPU,
+    )
+
+
 def _parse(spec):
     """(nodes, GPUs in each, Gpu) of "4x8xA100"."""
     if not isinstance(spec, str):
@@ -349,6 +349,13 @@ def _network(text):
 def _count(n, what):
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
         raise ValueError(f"The number of {what} is a whole number above 0, not {n}.")
+
+
+def _check(cards=1, share=1, **values):
+    _count(cards, "network cards in a node")
+    _positive(share=share, **values)
+    if not 0 < share <= 1:
+        raise ValueError(f"share must be above 0 and at most 1, not {share}.")
 
 
 def _positive(**values):

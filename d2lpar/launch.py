@@ -71,8 +71,8 @@ def run(
     with _progress() as progress:
         outcome = world.launch(payload, timeout, seed, buffered, progress)
     result = _as_run(outcome, world)
-    if outcome.failure is None:
-        outcome.failure = _silent_mismatch(outcome)
+    if outcome.failure is None and result.clock == "measured":
+        outcome.failure = _silent_mismatch(outcome)  # "sim" has seen to it
     print(result.output, end="", flush=True)
     if outcome.failure is not None:
         outcome.failure.run = result
@@ -179,7 +179,7 @@ def _as_run(outcome, world):
     clock = "virtual" if sim else "measured"
     return Run(
         results=[r.result if r.result is None else ship.unpack(r.result) for r in reports],
-        output="".join(report.output for report in reports),
+        output="".join(_whole_lines(report.output) for report in reports),
         warnings=list(dict.fromkeys(w for report in reports for w in report.warnings)),
         elapsed=outcome.elapsed,
         clock=clock,
@@ -189,11 +189,15 @@ def _as_run(outcome, world):
         timeline=Timeline(events, world.world_size, clock=clock),
         bytes_sent=ledger.bytes_sent(),
         messages=ledger.messages(),
-        rounds=ledger.rounds(),
+        count_rounds=ledger.rounds,
         traffic=ledger.traffic(),
         peak_memory=None if None in memory else memory,
         cluster=world.cluster if sim else None,
     )
+
+
+def _whole_lines(text):
+    return text if not text or text.endswith("\n") else text + "\n"
 
 
 def _silent_mismatch(outcome):

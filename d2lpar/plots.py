@@ -26,6 +26,9 @@ MANY_MESSAGES = 60  # above: numbers at both ends in place of arrows
 MOST_ROWS = 128  # above: evenly chosen ranks only, and the picture says so
 FONT = 7.5  # points
 ROW = 0.2  # inches
+BELOW = {"loc": "lower center", "ncols": 5, "frameon": False, "fontsize": FONT + 1}
+BESIDE = {"loc": "upper left", "bbox_to_anchor": (1.01, 1), "borderaxespad": 0}
+BESIDE |= {"frameon": False, "fontsize": FONT}
 
 
 @dataclass
@@ -46,7 +49,7 @@ def plot_timeline(timeline, ax=None, width=None, title=None):
         title = f"{_ranks(timeline)}, {took}"
     if ax is not None:
         draw(ax, timeline, timeline.elapsed, title)
-        ax.legend(handles=_handles([timeline]), **_beside(ax))
+        ax.legend(handles=_handles([timeline]), **BESIDE)
         return ax
     return _figure({title: timeline}, width, alt_text(timeline))
 
@@ -102,14 +105,8 @@ def _figure(timelines, width, alt):
         size = ((width - left - right) / width, height / whole)
         last = top <= below + 1e-6
         draw(figure.add_axes((*box, *size)), line, elapsed, title, last)
-    figure.legend(
-        handles=_handles(timelines.values()),
-        loc="lower center",
-        ncols=5,
-        frameon=False,
-        fontsize=FONT + 1,
-        handlelength=2.2,
-    )
+    handles = _handles(list(timelines.values()))
+    figure.legend(handles=handles, **BELOW)
     return figure
 
 
@@ -142,7 +139,8 @@ def draw(ax, timeline, elapsed, title="", last=True):
     messages = [] if thin else timeline.messages()
     arrows = len(messages) <= MANY_MESSAGES
     if not thin:
-        _draw_labels(ax, bars, scale, arrows)
+        write = _peer if arrows else _match(messages, scale / _per_point(ax)[0])
+        _draw_labels(ax, bars, scale, write)
     if arrows:
         _draw_arrows(ax, messages, bars, scale)
     _dress(ax, rows, thin, title, timeline)
@@ -196,29 +194,43 @@ def _style(kind, thin):
     return style | {"edgecolors": edge, "hatch": HATCHES.get(kind), "linewidths": 0.5}
 
 
-def _draw_labels(ax, bars, scale, arrows):
+def _draw_labels(ax, bars, scale, write):
     """Write into a bar what it is, where there is room for it."""
     across, down = _per_point(ax)
-    size = FONT if arrows else FONT - 1
     for event, top, height in bars.values():
-        text = _label(event, arrows)
+        text = write(event) if event.kind.endswith("ing") else event.name
         room = (event.stop - event.start) * scale / across
-        if not text or height < size * 1.2 * down or len(text) * size * 0.66 + 3 > room:
+        if not text or height < FONT * 1.1 * down or _wide(text) > room:
             continue
         x, y = (event.start + event.stop) / 2 * scale, top + height / 2 + 0.02
         ink, paper = INK.get(event.kind, "black"), _paper(event.kind)
         both = {"ha": "center", "va": "center", "zorder": 5}
-        ax.text(x, y, text, size=size, color=ink, bbox=paper, **both)
+        ax.text(x, y, text, size=FONT, color=ink, bbox=paper, **both)
 
 
-def _label(event, arrows):
-    if event.kind in ("compute", "collective"):
-        return event.name
-    if event.kind == "waiting" or event.peer is None:
-        return ""
-    if not arrows and event.id is not None:
-        return f"{event.id}"
-    return f"{'to' if event.kind == 'sending' else 'from'} {event.peer}"
+def _wide(text):
+    """Points that a label takes across, and a little more."""
+    return len(text) * FONT * 0.64 + 2
+
+
+def _peer(event):
+    """`to 1`, `from 0`; nothing while waiting."""
+    word = {"sending": "to", "receiving": "from"}.get(event.kind)
+    return f"{word} {event.peer}" if word and event.peer is not None else ""
+
+
+def _match(messages, points):
+    """Labels without arrows: the number of the message, or where these have
+    no room (`points` to a second) the other rank alone."""
+    fits = sum(
+        _wide(f"{send.id}") <= (send.stop - send.start) * points for send, _ in messages
+    )
+
+    def write(event):
+        number = event.id if fits >= 0.9 * len(messages) else event.peer
+        return "" if number is None else f"{number}"
+
+    return write
 
 
 def _paper(kind):
@@ -285,22 +297,15 @@ def _handles(timelines):
     from matplotlib.patches import Patch
 
     kinds = {event.kind for line in timelines for event in line}
-    return [
-        Patch(
-            facecolor=FACES[kind],
-            edgecolor=EDGES.get(kind, "white"),
-            hatch=HATCHES.get(kind),
-            label=kind,
-            linewidth=0.5,
-        )
-        for kind in KINDS
-        if kind in kinds
-    ]
-
-
-def _beside(ax):
-    place = {"loc": "upper left", "bbox_to_anchor": (1.01, 1.0)}
-    return place | {"frameon": False, "fontsize": FONT, "borderaxespad": 0}
+    thin = all(line.world_size > MANY_RANKS for line in timelines)
+    names = {"facecolors": "facecolor", "edgecolors": "edgecolor"}
+    names |= {"hatch": "hatch", "linewidths": "linewidth"}
+    patches = []
+    for kind in (kind for kind in KINDS if kind in kinds):
+        style = _style(kind, thin)
+        style = {names[key]: style[key] for key in names if key in style}
+        patches.append(Patch(**style, label=kind))
+    return patches
 
 
 def _unit(seconds):

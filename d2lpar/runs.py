@@ -1,8 +1,14 @@
 """What a run leaves behind, and several runs side by side in one table."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
 from html import escape
 
-from .timeline import show_bytes, show_seconds
+from numpy import ndarray
+
+from .cluster import Cluster
+from .timeline import Timeline, show_bytes, show_seconds
 
 COLUMNS = {  # key of a row: heading
     "name": "run",
@@ -16,6 +22,7 @@ COLUMNS = {  # key of a row: heading
 }
 
 
+@dataclass(kw_only=True, repr=False, eq=False)
 class Run:
     """The record of one `d2lpar.run`.
 
@@ -32,40 +39,26 @@ class Run:
     cluster       the simulated Cluster, None in the other worlds
     """
 
-    def __init__(
-        self,
-        *,
-        results,
-        output,
-        warnings,
-        elapsed,
-        clock,
-        backend,
-        world_size,
-        device,
-        timeline,
-        bytes_sent,
-        messages,
-        rounds,
-        traffic,
-        peak_memory,
-        cluster,
-    ):
-        self.results = results
-        self.output = output
-        self.warnings = warnings
-        self.elapsed = elapsed
-        self.clock = clock
-        self.backend = backend
-        self.world_size = world_size
-        self.device = device
-        self.timeline = timeline
-        self.bytes_sent = bytes_sent
-        self.messages = messages
-        self.rounds = rounds
-        self.traffic = traffic
-        self.peak_memory = peak_memory
-        self.cluster = cluster
+    results: list
+    output: str
+    warnings: list
+    elapsed: float
+    clock: str
+    backend: str
+    world_size: int
+    device: str
+    timeline: Timeline
+    bytes_sent: list
+    messages: list
+    count_rounds: Callable[[], int]
+    traffic: ndarray
+    peak_memory: list | None
+    cluster: Cluster | None
+
+    @cached_property
+    def rounds(self):
+        """Counted when first asked for: a run of many messages takes a while."""
+        return self.count_rounds()
 
     @property
     def world(self):

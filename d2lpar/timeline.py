@@ -9,9 +9,9 @@ A timeline is a list of events.  Each rank has up to four kinds of rows:
 
 import json
 import os
-from dataclasses import dataclass
 from functools import cached_property
 from math import ceil, floor, log10
+from typing import NamedTuple
 
 KINDS = ("compute", "waiting", "sending", "receiving", "collective")
 MARKS = dict(zip(KINDS, "C.SR=", strict=True))
@@ -23,8 +23,7 @@ LEGEND = (
 SHOWN = 16  # up to so many ranks are shown one by one; of more the first 8, last 2
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """One thing on one row; times in seconds since the start of the run."""
 
     rank: int
@@ -123,7 +122,7 @@ class Timeline:
         draft = os.path.join(folder, f".{name}.{os.getpid()}.tmp")
         try:
             with open(draft, "w", encoding="utf-8") as file:
-                json.dump(chrome_trace(self), file)
+                file.write(json.dumps(chrome_trace(self)))
             os.replace(draft, path)
         finally:
             if os.path.exists(draft):
@@ -170,8 +169,7 @@ def show_seconds(seconds):
     """`220 us`, `1.5 ms`, `2 s`: four digits at most."""
     for unit, scale in (("ns", 1e9), ("us", 1e6), ("ms", 1e3)):
         if 0 < float(f"{seconds * scale:.4g}") < 1000:
-            if unit != "ns" or seconds < 0.9995e-6:
-                return f"{seconds * scale:.4g} {unit}"
+            return f"{seconds * scale:.4g} {unit}"
     return f"{seconds:.4g} s" if seconds < 1e4 else f"{seconds:,.0f} s"
 
 

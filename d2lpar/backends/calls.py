@@ -37,21 +37,22 @@ class Call:
     id: int = 0  # position among all calls of this rank
     where: tuple = ("", 0)  # file and line of the caller
     batch: int = 0  # nonzero inside batch_isend_irecv
-    meta: "Meta" = None
+    _meta: "Meta" = None
 
-    def __post_init__(self):
-        self.meta = Meta(
-            self.kind,
-            self.op,
-            self.root,
-            tuple((tuple(t.shape), str(t.dtype)[6:]) for t in self.inputs),
-            tuple((tuple(t.shape), str(t.dtype)[6:]) for t in self.outputs),
-        )
+    @property
+    def meta(self):
+        """What the ranks must agree on."""
+        if self._meta is None:
+            inputs, outputs = map(entry_of, self.inputs), map(entry_of, self.outputs)
+            self._meta = Meta(
+                self.kind, self.op, self.root, tuple(inputs), tuple(outputs)
+            )
+        return self._meta
 
     @property
     def nbytes(self):
         """Payload of a message in bytes."""
-        return sum(t.numel() * t.element_size() for t in self.inputs or self.outputs)
+        return (self.inputs or self.outputs)[0].nbytes
 
     def __str__(self):
         if self.kind == "send":
@@ -82,6 +83,17 @@ class Meta:
         shape, dtype = shown[0]
         more = f" and {len(shown) - 1} more" if len(shown) > 1 else ""
         return f"{text} of {dtype}{list(shape)}{more}"
+
+
+_DTYPES = {}
+
+
+def entry_of(tensor):
+    """(shape, name of the dtype) of a tensor."""
+    dtype = tensor.dtype
+    if dtype not in _DTYPES:
+        _DTYPES[dtype] = str(dtype)[6:]
+    return tuple(tensor.shape), _DTYPES[dtype]
 
 
 def numel(shape):

@@ -16,10 +16,23 @@ import sys
 from dataclasses import dataclass, field
 
 from ..timeline import Event
-from .calls import MESSAGES, cost_of
+from .calls import MESSAGES, cost_of, entry_of
 
 _TORCH = os.path.dirname(sys.modules["torch"].__file__) + os.sep
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+
+
+_USER, _LIBRARY, _TORCHS, _START = range(4)
+_origins = {}  # code object -> one of these
+
+
+def _origin(code):
+    name = code.co_filename
+    if name.startswith(_OURS + "backends"):
+        return _START if code.co_name == "run_rank" else _TORCHS
+    if name.startswith(_OURS):
+        return _LIBRARY
+    return _TORCHS if name.startswith((_TORCH, "<frozen")) else _USER
 
 
 def where_called():
@@ -27,16 +40,18 @@ def where_called():
 
     Code of the package that a rank runs on its own counts where there is no other.
     """
-    frame, ours = sys._getframe(1), ("", 0)
+    frame, ours = sys._getframe(2), ("", 0)
     while frame is not None:
-        name = frame.f_code.co_filename
-        if name.startswith(_OURS):
-            if not name.startswith(_OURS + "backends"):
-                ours = ours if ours[1] else (name, frame.f_lineno)
-            elif frame.f_code.co_name == "run_rank":
-                break
-        elif not name.startswith((_TORCH, "<frozen")):
-            return name, frame.f_lineno
+        code = frame.f_code
+        origin = _origins.get(code)
+        if origin is None:
+            origin = _origins[code] = _origin(code)
+        if origin == _USER:
+            return code.co_filename, frame.f_lineno
+        if origin == _LIBRARY and not ours[1]:
+            ours = code.co_filename, frame.f_lineno
+        if origin == _START:
+            break
         frame = frame.f_back
     return ours
 
@@ -102,7 +117,7 @@ class Engine:
         if call.kind in MESSAGES:
             self._warn_of_opposites(call)
             tensors = call.inputs or call.outputs
-            entry = (tuple(tensors[0].shape), str(tensors[0].dtype)[6:])
+            entry = entry_of(tensors[0])
             self.entries.append(
                 (call.kind, call.id, call.group, call.peer, call.tag, entry, call.where)
             )

@@ -62,11 +62,12 @@ class Board:
 
     def activity(self):
         """A number that grows while any rank does something that counts."""
-        return sum(journal.words[ACTIVITY] for journal in self.ranks)
+        return sum(journal.activity() for journal in self.ranks)
 
     def joined(self):
-        """When the last rank was in the world, on the clock of the machine."""
-        return max(journal.times[JOINED] for journal in self.ranks)
+        """When the last rank was in the world, on the machine's clock; 0: not yet."""
+        times = [journal.times[JOINED] for journal in self.ranks]
+        return max(times) if all(times) else 0.0
 
     def close(self):
         """The memory is no longer mapped."""
@@ -99,13 +100,17 @@ class Journal:
         """The rank has done something that counts as progress."""
         self.words[ACTIVITY] += 1
 
+    def activity(self):
+        """How often the rank has done so."""
+        return self.words[ACTIVITY]
+
     def set_state(self, state):
         """The rank is in one of STATES."""
         self.words[STATE] = STATES.index(state)
         self.beat()
 
     def write(self, calls, where):
-        """`calls` [(id, Waiting)] are in progress; `where` is the latest call's line."""
+        """`calls` [(id, Waiting)] are in progress; `where` is the latest line."""
         data = pickle.dumps((calls, where))
         if len(data) + 8 > RECORD:
             data = pickle.dumps(([], where))
@@ -118,7 +123,7 @@ class Journal:
         self.beat()
 
     def sign(self, key, meta, where):
-        """The rank brings `meta` to the communication `key`; gives the bytes of meta."""
+        """The rank brings `meta` to the communication `key`; gives its bytes."""
         parts = [repr(key).encode(), pickle.dumps(meta), pickle.dumps(where)]
         data = b"".join(parts)
         if len(data) + _HEAD.size <= SIGNATURE:

@@ -13,6 +13,7 @@ from . import explain
 from .calls import MESSAGES, cost_of, disagreement
 from .engine import Status, waiting
 from .network import Network
+from .torch_private import raw_tensors
 
 EAGER = 65536  # bytes: with `buffered`, a smaller message leaves without its receive
 
@@ -43,7 +44,8 @@ class Matching:
         call = message.send.call
         key = (call.group, call.ranks, call.peer, call.tag)
         if self.buffered and call.nbytes <= EAGER:
-            message.data = call.inputs[0].clone()
+            with raw_tensors():
+                message.data = call.inputs[0].clone()
             self.sim.complete(message.send, now)
             self._travel(now, message)
         for receive in self._receives[key]:
@@ -86,7 +88,8 @@ class Matching:
     def _deliver(self, message, finish):
         send, receive = message.send, message.receive
         data = message.data if message.data is not None else send.call.inputs[0]
-        receive.call.outputs[0].copy_(data)
+        with raw_tensors():
+            receive.call.outputs[0].copy_(data)
         size, start, stop = send.call.nbytes, message.start, message.arrived
         for end, other, name in ((send, receive, "send"), (receive, send, "recv")):
             peer = other.call.rank
@@ -112,7 +115,8 @@ class Matching:
         cost = _joint_cost([work.call for work in works])
 
         def done(start, stop):
-            perform([work.call for work in works])
+            with raw_tensors():
+                perform([work.call for work in works])
             for work in works:
                 size = sum(t.numel() * t.element_size() for t in work.call.outputs)
                 work.engine.record("comm", call.kind, start, stop, bytes=size)

@@ -25,6 +25,10 @@ class Meter(TorchDispatchMode):
         self.bytes = self.peak = 0
         self._kinds = {}  # operation -> (creates a tensor, costs something)
 
+    @classmethod
+    def _should_skip_dynamo(cls):
+        return False  # else the first operation imports the compiler, for seconds
+
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if FakeTensor in types:
             return func(*args, **(kwargs or {}))  # shapes only, nothing is computed

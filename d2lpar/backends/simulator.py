@@ -5,6 +5,8 @@ It hands the baton on where it communicates, and only there.  So communication h
 in the order of virtual time, and two runs are the same to the last event.
 """
 
+import contextlib
+import gc
 import heapq
 import itertools
 import threading
@@ -23,6 +25,7 @@ from .randomness import RandomStates
 from .streams import PerRankOutput
 from .threads import innermost_user, interrupt_thread, user_line
 
+COLLECT = 10_000  # calls between two collections of cyclic garbage
 POLL = 1e-6  # virtual seconds that a look at `is_completed` costs
 torch_private.register("sim")
 
@@ -100,8 +103,7 @@ class SimulatedEngine(Engine):
             self.sim.turn(self)
         self.sim.last_batch[self.rank] = call.batch
         work = SimulatedWork(self, call)
-        with torch_private.raw_tensors():
-            self.sim.matching.post(self.clock, work)
+        self.sim.matching.post(self.clock, work)
         return work
 
     def wait(self, work):
@@ -185,8 +187,7 @@ class Simulator:
             if self._events and (
                 not self._ready or self._events[0][0] <= self._ready[0][0]
             ):
-                with torch_private.raw_tensors():
-                    heapq.heappop(self._events)[2]()
+                heapq.heappop(self._events)[2]()
             elif self._ready:
                 return self.engines[heapq.heappop(self._ready)[1]]
             else:
@@ -197,6 +198,8 @@ class Simulator:
     def check(self):
         """Raise where this run is over."""
         self.activity += 1
+        if self.activity % COLLECT == 0:
+            gc.collect()
         if self.stopping:
             raise Stopped
 
@@ -263,6 +266,7 @@ class Simulator:
         """Run the packed (function, arguments) on every rank; gives the Outcome."""
         threads = torch.get_num_threads()
         with (
+            _ordered_collection(),
             torch_private.isolated_ranks(),
             self.randomness.kept(),
             PerRankOutput(self) as output,
@@ -330,7 +334,36 @@ class Simulator:
             ranks = ", ".join(str(rank) for rank in self.left_behind)
             note = f"\n  (the thread of rank {ranks} cannot be stopped and is left behind)"
             self.failure.args = (self.failure.args[0] + note,)
+        self._let_go()
         return Outcome(reports, elapsed, self.failure)
+
+    def _let_go(self):
+        """Cut the circles of references, so that memory is free at once."""
+        for engine in self.engines:
+            if engine.rank not in self.left_behind:
+                engine.open.clear()
+                engine.sim = engine.blocked = engine.thread = engine.meter = None
+        self.engines = self.matching = None
+        self._events.clear()
+
+
+@contextlib.contextmanager
+def _ordered_collection():
+    """Inside, cyclic garbage is collected at counted moments, not by chance.
+
+    So the memory of two runs is the same; and what existed before is not searched.
+    """
+    enabled, frozen = gc.isenabled(), gc.get_freeze_count()
+    gc.disable()
+    if not frozen:
+        gc.freeze()
+    try:
+        yield
+    finally:
+        if not frozen:
+            gc.unfreeze()
+        if enabled:
+            gc.enable()
 
 
 def run_rank(sim, engine, payload):

@@ -40,6 +40,5 @@ class PerRankOutput:
         return getattr(self._usual, name)
 
     def text(self, rank):
-        """All that this rank has printed, as whole lines."""
-        text = "".join(self._texts[rank])
-        return text if not text or text.endswith("\n") else text + "\n"
+        """All that this rank has printed."""
+        return "".join(self._texts[rank])

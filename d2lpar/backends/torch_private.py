@@ -14,6 +14,7 @@ import types
 import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
+import torch.utils._python_dispatch as modes
 
 from .calls import Call
 
@@ -43,8 +44,7 @@ def rank_thread(engine):
             yield
         finally:
             torch._C._distributed_c10d._unregister_all_process_groups()
-            _here.engine = None
-            del _here.world
+            _here.engine = _here.world = None
 
 
 def _empty_world():
@@ -70,10 +70,10 @@ class _WorldOfThread:
         object.__setattr__(self, "_usual", usual)
 
     def __getattr__(self, name):
-        return getattr(getattr(_here, "world", self._usual), name)
+        return getattr(_here.world or self._usual, name)
 
     def __setattr__(self, name, value):
-        setattr(getattr(_here, "world", self._usual), name, value)
+        setattr(_here.world or self._usual, name, value)
 
 
 @contextlib.contextmanager
@@ -83,6 +83,7 @@ def isolated_ranks():
     if guard is not None:
         guard()  # torch 2.11's CUDA build crashes in rank threads without it
     usual, hook = c10d._world, sys.excepthook
+    flags = {k: v for k, v in vars(modes).items() if k.startswith("_is_in_")}
     isolate = torch._C._distributed_c10d._set_thread_isolation_mode
     isolate(True)
     c10d._world = _WorldOfThread(usual)
@@ -91,6 +92,7 @@ def isolated_ranks():
             yield
         finally:
             c10d._world, sys.excepthook = usual, hook
+            vars(modes).update(flags)  # threads leave them in any order
             isolate(False)
 
 
@@ -131,11 +133,17 @@ def _watched_resize(original):
     return resize_
 
 
-@contextlib.contextmanager
-def raw_tensors():
+class raw_tensors:
     """Inside, tensor operations are unseen: no autograd, no dispatch modes."""
-    with torch._C._AutoDispatchBelowAutograd(), torch._C._DisableTorchDispatch():
-        yield
+
+    def __enter__(self):
+        self._guards = torch._C._AutoDispatchBelowAutograd(), torch._C._DisableTorchDispatch()
+        for guard in self._guards:
+            guard.__enter__()
+
+    def __exit__(self, *error):
+        for guard in reversed(self._guards):
+            guard.__exit__(*error)
 
 
 def inside_backward():

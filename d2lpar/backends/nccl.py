@@ -1,0 +1,134 @@
+"""Every call in normal form, carried out by torch's NCCL backend.
+
+NCCL moves contiguous memory of this rank's GPU, in the order of the stream that calls.
+Tensors elsewhere (pickled objects, for example) are copied to the GPU and back.
+"""
+
+import torch
+import torch.distributed as dist
+
+from .gloo import FOREVER
+
+
+class Device:
+    """Makes the NCCL groups of this process."""
+
+    def group(self, store, index, size):
+        """A new ProcessGroupNCCL; its members connect in their first call."""
+        options = dist.ProcessGroupNCCL.Options()
+        options._timeout = FOREVER
+        return dist.ProcessGroupNCCL(store, index, size, options)
+
+
+def begin(real, call):
+    """Start the call on `real`, a ProcessGroupNCCL: (native work, what remains)."""
+    if call.kind == "recv" and call.peer is None:
+        raise RuntimeError(
+            "NCCL cannot receive from any source: name the sender with src=, or use "
+            'backend="gloo" or "sim"'
+        )
+    reads = [_on_gpu(tensor) for tensor in call.inputs]
+    in_place = call.kind in ("all_reduce", "broadcast", "reduce")
+    writes = reads if in_place else [_on_gpu(tensor) for tensor in call.outputs]
+    if call.kind == "reduce" and call.rank != call.root:
+        writes = [tensor.clone() for tensor in writes]
+    copies = [
+        (tensor, copy)
+        for tensor, copy in zip(call.outputs, writes, strict=True)
+        if tensor is not copy
+    ]
+    if call.kind == "reduce" and call.rank != call.root:
+        copies = []
+    work = _KINDS[call.kind](real, call, reads, writes)
+    return work, copies
+
+
+def _on_gpu(tensor):
+    if tensor.device.type == "cuda" and tensor.is_contiguous():
+        return tensor
+    return tensor.to("cuda", copy=True).contiguous()
+
+
+def _options(kind, call):
+    options = getattr(dist, f"{kind}Options")()
+    if call.root is not None:
+        options.rootRank = call.ranks.index(call.root)
+    if call.op:
+        options.reduceOp = getattr(dist.ReduceOp, call.op.upper())
+    return options
+
+
+def _several(real, tensors, one):
+    """One native work for the tensors: one after the other in one NCCL group."""
+    if len(tensors) == 1:
+        return one(tensors[0])
+    real._start_coalescing()
+    for tensor in tensors:
+        one(tensor)
+    return real._end_coalescing()
+
+
+def _send(real, call, reads, writes):
+    return real.send(reads, call.ranks.index(call.peer), call.tag)
+
+
+def _recv(real, call, reads, writes):
+    return real.recv(writes, call.ranks.index(call.peer), call.tag)
+
+
+def _all_reduce(real, call, reads, writes):
+    options = _options("Allreduce", call)
+    return _several(real, writes, lambda tensor: real.allreduce([tensor], options))
+
+
+def _broadcast(real, call, reads, writes):
+    options = _options("Broadcast", call)
+    return _several(real, writes, lambda tensor: real.broadcast([tensor], options))
+
+
+def _reduce(real, call, reads, writes):
+    options = _options("Reduce", call)
+    return _several(real, writes, lambda tensor: real.reduce([tensor], options))
+
+
+def _all_gather(real, call, reads, writes):
+    return real.allgather([writes], reads)
+
+
+def _reduce_scatter(real, call, reads, writes):
+    return real.reduce_scatter(writes, [reads], _options("ReduceScatter", call))
+
+
+def _all_to_all(real, call, reads, writes):
+    return real.alltoall(writes, reads)
+
+
+def _gather(real, call, reads, writes):
+    return real.gather([writes] if writes else [], reads, _options("Gather", call))
+
+
+def _scatter(real, call, reads, writes):
+    return real.scatter(writes, [reads] if reads else [], _options("Scatter", call))
+
+
+def _barrier(real, call, reads, writes):
+    one = torch.zeros(1, device="cuda")
+    work = real.allreduce([one], dist.AllreduceOptions())
+    work.wait()
+    torch.cuda.current_stream().synchronize()
+    return work
+
+
+_KINDS = {
+    "send": _send,
+    "recv": _recv,
+    "broadcast": _broadcast,
+    "all_gather": _all_gather,
+    "all_to_all": _all_to_all,
+    "reduce_scatter": _reduce_scatter,
+    "gather": _gather,
+    "scatter": _scatter,
+    "all_reduce": _all_reduce,
+    "reduce": _reduce,
+    "barrier": _barrier,
+}

@@ -1,0 +1,181 @@
+"""The commands: run, execute, sync, lab and doctor."""
+
+import difflib
+import os
+import sys
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.text import Text
+
+from . import notebooks
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="A course on multi-GPU deep learning.",
+)
+LAB = 'It needs a few packages more: pip install "d2lpar[lab]"'
+
+Chapters = Annotated[
+    list[str] | None,
+    typer.Argument(help="Numbers, names or paths; all where none is given."),
+]
+Timeout = Annotated[float, typer.Option(help="Seconds that one cell may take.")]
+
+
+class Backend(StrEnum):
+    """The worlds in which a notebook can be made to run."""
+
+    sim = "sim"
+    gloo = "gloo"
+    nccl = "nccl"
+    auto = "auto"
+
+
+class Refused(Exception):
+    """A command that cannot do what was asked, in one sentence."""
+
+
+def main():
+    """The process ends with 0, or with 1 and a sentence or report that says why."""
+    try:
+        app()
+    except (Refused, FileNotFoundError) as error:
+        print(f"d2lpar: {error}", file=sys.stderr)
+        sys.exit(1)
+
+
+@app.command()
+def run(
+    chapters: Chapters = None,
+    backend: Annotated[
+        Backend | None,
+        typer.Option(help="Run in this world, not in the one the notebook names."),
+    ] = None,
+    timeout: Timeout = 120.0,
+):
+    """Execute chapters on this machine; a row each, exit 1 if one fails."""
+    environ = dict(os.environ)
+    if backend is not None:
+        environ["D2LPAR_BACKEND"] = backend.value
+    execution = _execution()
+
+    def one(path, on_cell):
+        return execution.execute(path, environ, timeout, on_cell)
+
+    _each(notebooks.find(chapters or ()), one)
+
+
+@app.command()
+def execute(chapters: Chapters = None, timeout: Timeout = 120.0):
+    """Execute notebooks and write their outputs into them, in normal form."""
+    execution = _execution()
+
+    def one(path, on_cell):
+        return execution.rewrite(path, timeout, on_cell)
+
+    _each(notebooks.find(chapters or (), ("chapters", "solutions")), one)
+
+
+@app.command()
+def sync(chapters: Chapters = None):
+    """Bring the library's text into the cells that show it."""
+    from . import inline_code
+
+    console = Console(highlight=False, soft_wrap=True)
+    for path in notebooks.find(chapters or (), ("chapters", "solutions")):
+        notebook = notebooks.read(path)
+        try:
+            changed = inline_code.sync(notebook)
+        except inline_code.InlineCodeError as error:
+            raise Refused(f"{path.name}: {error}") from None
+        for old, new in changed:
+            console.print(Text(difference(old, new, path.name)))
+        if changed:
+            notebooks.write(path, notebook)
+        console.print(f"{path.name}: {_cells(len(changed))} changed")
+
+
+@app.command()
+def lab():
+    """Open the course in JupyterLab, at chapter 00."""
+    start = notebooks.repository() / "chapters" / "00_start.ipynb"
+    try:
+        os.execv(sys.executable, [sys.executable, "-m", "jupyterlab", str(start)])
+    except OSError as error:
+        raise Refused(f"JupyterLab did not start: {error}. {LAB}") from None
+
+
+@app.command()
+def doctor():
+    """Say what this machine has, what is missing and how to get it."""
+    from . import doctor as checks
+
+    findings = checks.examine()
+    Console().print(checks.table(findings))
+    if not checks.can_run(findings):
+        raise typer.Exit(1)
+
+
+def difference(old, new, name):
+    """A unified diff of two sources."""
+    lines = difflib.unified_diff(
+        old.splitlines(), new.splitlines(), name, "d2lpar", lineterm=""
+    )
+    return "\n".join(lines)
+
+
+def row(outcome):
+    """One line about one executed chapter: time, world, how it ended."""
+    text = Text(f"{outcome.path.stem:<22}{outcome.seconds:6.1f} s  ")
+    text.append(f"{outcome.world:<16}")
+    if outcome.failure is None:
+        return text.append("pass", style="green")
+    return text.append(f"FAIL in {outcome.failure}", style="red")
+
+
+def _each(paths, one):
+    """`one(path, on_cell)` is done for every path; exit 1 if a chapter failed."""
+    if not paths:
+        raise Refused("There are no notebooks in chapters/.")
+    console = Console(highlight=False, soft_wrap=True)
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("cells"),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+    failed = 0
+    with bar:
+        for path in paths:
+            task = bar.add_task(path.stem, total=_code_cells(path))
+            outcome = one(path, lambda task=task: bar.advance(task))
+            bar.remove_task(task)
+            console.print(row(outcome))
+            failed += outcome.failure is not None
+    if failed:
+        raise typer.Exit(1)
+
+
+def _code_cells(path):
+    return sum(c["cell_type"] == "code" for c in notebooks.read(path)["cells"])
+
+
+def _cells(count):
+    return "1 cell" if count == 1 else f"{count} cells"
+
+
+def _execution():
+    try:
+        from . import execution
+    except ModuleNotFoundError as error:
+        raise Refused(f"{error.name} is not installed. {LAB}") from None
+    return execution

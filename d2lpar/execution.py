@@ -1,0 +1,172 @@
+"""Execute a notebook on this machine and say what happened."""
+
+import ast
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import nbformat
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+from traitlets.config import Config
+
+from . import notebooks
+
+OVERRIDES = ("D2LPAR_BACKEND", "D2LPAR_RANKS")
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The first cell that failed: its number, its first line, the error."""
+
+    cell: int
+    line: str
+    error: str
+
+    def __str__(self):
+        return f"cell {self.cell}: `{self.line}`: {self.error}"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One notebook, executed: its dictionary as it came out, and how that went."""
+
+    path: Path
+    seconds: float
+    world: str
+    failure: Failure | None
+    notebook: dict
+
+
+def execute(path, environ=None, timeout=120.0, on_cell=None):
+    """Run every cell in a fresh kernel of this Python, in the notebook's folder.
+
+    The file is not changed.  `environ` is the kernel's environment, `timeout` the
+    seconds a cell may take.  `on_cell()` is called after every code cell.
+    """
+    path = Path(path).resolve()
+    environ = dict(os.environ if environ is None else environ)
+    source = notebooks.read(path)
+    notebooks.give_ids(source)
+    node = nbformat.from_dict(source | {"nbformat": 4, "nbformat_minor": 5})
+    start = time.perf_counter()
+    failure = _run_cells(_client(node, path.parent, timeout), environ, on_cell)
+    seconds = time.perf_counter() - start
+    # nbclient adds to the node, so it is the node that holds the outputs
+    return Outcome(path, seconds, world(source, environ), failure, _plain(node))
+
+
+def rewrite(path, timeout=120.0, on_cell=None):
+    """The file holds the outputs of an execution in the worlds that it names itself.
+
+    Nothing is written where a cell fails.  Returns the outcome.
+    """
+    environ = {k: v for k, v in os.environ.items() if k not in OVERRIDES}
+    outcome = execute(path, environ, timeout, on_cell)
+    if outcome.failure is None:
+        before = notebooks.read(path)
+        after = notebooks.normalise(outcome.notebook, before)
+        after["metadata"]["d2lpar"] = {"torch": torch_version()}
+        notebooks.write(path, after)
+    return outcome
+
+
+def torch_version():
+    """The installed torch's version without its build: 2.13.0+cpu is "2.13.0"."""
+    from importlib.metadata import version
+
+    return version("torch").split("+")[0]
+
+
+def world(notebook, environ):
+    """The world that the first `defaults` names, unless the environment does."""
+    named = {"backend": "auto", "world_size": ""} | _defaults(notebook)
+    backend = environ.get("D2LPAR_BACKEND") or named["backend"]
+    ranks = environ.get("D2LPAR_RANKS") or named["world_size"]
+    return f"{backend}, {ranks} ranks" if ranks else str(backend)
+
+
+def _defaults(notebook):
+    for cell in notebook["cells"]:
+        if cell["cell_type"] != "code" or "defaults(" not in cell["source"]:
+            continue
+        try:
+            tree = ast.parse(cell["source"])
+        except SyntaxError:  # a magic
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and _name(node.func) == "defaults":
+                values = {k.arg: k.value for k in node.keywords}
+                return {
+                    k: v.value
+                    for k, v in values.items()
+                    if isinstance(v, ast.Constant) and v.value is not None
+                }
+    return {}
+
+
+def _name(function):
+    return getattr(function, "attr", getattr(function, "id", None))
+
+
+def _client(node, folder, timeout):
+    # no kernel folders: a "python3" that a user installed would be another Python
+    config = Config({"KernelSpecManager": {"kernel_dirs": []}})
+    return NotebookClient(
+        node,
+        config=config,
+        kernel_name="python3",
+        timeout=timeout,
+        record_timing=False,
+        extra_arguments=["--IPKernelApp.log_level=ERROR"],
+        resources={"metadata": {"path": str(folder)}},
+    )
+
+
+def _run_cells(client, environ, on_cell):
+    code = [i for i, c in enumerate(client.nb.cells) if c.cell_type == "code"]
+    number, cell = 0, None
+    try:
+        with client.setup_kernel(env=environ):
+            for number, index in enumerate(code, start=1):
+                cell = client.nb.cells[index]
+                cell.outputs = []
+                client.execute_cell(cell, index, store_history=True)
+                if not _raised(cell) and "raises-exception" in _tags(cell):
+                    return Failure(number, _first(cell), "should raise, but did not")
+                if on_cell is not None:
+                    on_cell()
+    except CellExecutionError as error:
+        return Failure(number, _first(cell), _sentence(error))
+    except CellTimeoutError:
+        error = f"took longer than {client.timeout:g} s"
+        return Failure(number, _first(cell), error)
+    except DeadKernelError:
+        return Failure(number, _first(cell), "the kernel died")
+    return None
+
+
+def _sentence(error):
+    lines = str(error.evalue).strip().splitlines()
+    return f"{error.ename}: {lines[0]}" if lines else error.ename
+
+
+def _raised(cell):
+    return any(output["output_type"] == "error" for output in cell.outputs)
+
+
+def _tags(cell):
+    return cell.metadata.get("tags", [])
+
+
+def _first(cell):
+    return next((s for s in cell.source.splitlines() if s.strip()), "").strip()
+
+
+def _plain(node):
+    if isinstance(node, dict):
+        return {key: _plain(value) for key, value in node.items()}
+    if isinstance(node, list):
+        return [_plain(value) for value in node]
+    return node

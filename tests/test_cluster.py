@@ -1,0 +1,225 @@
+"""Clusters: links and GPUs by name, times by hand, errors in one sentence."""
+
+import csv
+import math
+import pickle
+from dataclasses import FrozenInstanceError
+from pathlib import Path
+
+import pytest
+import torch
+
+import d2lpar.cluster
+from d2lpar.cluster import Cluster, find_gpu, gpus
+
+
+def test_plain_is_ten_us_and_ten_gigabytes_per_second_for_any_number():
+    plain = Cluster.plain
+    assert plain.path(0, 1) == plain.path(5, 1023) == (1e-5, 1e10, ())
+    assert (plain.name, plain.n, plain.free_compute) == ("plain", None, True)
+    assert plain.compute_seconds(3, 10**15, 10**12, torch.float32) == 0.0
+    assert plain.memory(0) is None and plain.host_memory is None
+    plain.check_world_size(100_000)
+    assert repr(plain) == (
+        "Cluster plain: any number of ranks, 10 us and 10 GB/s per message; "
+        "computing is free"
+    )
+
+
+def test_ideal_takes_alpha_and_beta():
+    assert Cluster.ideal().path(0, 1) == (1e-5, 1e10, ())
+    ideal = Cluster.ideal(4, alpha=2e-6, beta=0.5e-9)
+    assert ideal.path(0, 3) == (2e-6, pytest.approx(2e9), ()) and ideal.n == 4
+    assert Cluster.ideal(4, alpha=0, beta=0).path(0, 3) == (0, math.inf, ())
+
+
+def test_nvlink_joins_each_pair_of_gpus():
+    h100 = Cluster.of("8xH100")
+    assert (h100.name, h100.n, h100.free_compute) == ("8xH100", 8, False)
+    assert h100.path(0, 7) == (3e-6, 450e9, ())
+    assert h100.host_path(5) == (5e-6, 63e9, ())
+    assert h100.memory(5) == 80e9 and h100.host_memory == 8 * 128e9
+
+
+def test_gpus_without_nvlink_share_the_root():
+    t4 = Cluster.of("4xT4")
+    assert t4.path(1, 2) == (5e-6, 15.75e9, ("node0.host",))
+    assert t4.host_path(3) == (5e-6, 15.75e9, ("node0.host",))
+
+
+def test_nodes_share_a_card_each():
+    cluster = Cluster.of("4x8xA100", network="100Gb")
+    assert (cluster.name, cluster.n) == ("4x8xA100, 100Gb", 32)
+    assert [cluster.node(rank) for rank in (0, 7, 8, 31)] == [0, 0, 1, 3]
+    assert cluster.path(8, 15) == (3e-6, 300e9, ())
+    assert cluster.path(7, 8) == (1e-5, 12.5e9, ("node0.out", "node1.in"))
+    assert cluster.path(31, 0) == (1e-5, 12.5e9, ("node3.out", "node0.in"))
+    two = Cluster.of("2x4xT4", network="10Gb", cards=2)
+    assert two.path(1, 6) == (1e-5, 1.25e9, ("node0.out1", "node1.in0"))
+    assert two.path(5, 6) == (5e-6, 15.75e9, ("node1.host",))
+
+
+def test_a_network_is_no_faster_than_the_link_to_the_host():
+    assert Cluster.of("2x1xT4", network="400Gb").path(0, 1)[1] == 15.75e9
+
+
+def test_round_figures_can_be_replaced():
+    cluster = Cluster.of(
+        "2x2xA100",
+        network="1.6Tb/s",
+        latency=1e-6,
+        network_latency=2e-6,
+        share=0.5,
+        launch=0,
+        host_memory=1e12,
+    )
+    assert cluster.path(0, 1)[0] == 1e-6 and cluster.path(0, 2)[0] == 2e-6
+    assert cluster.compute_seconds(0, 156e12, 0, "bfloat16") == pytest.approx(1)
+    assert cluster.host_memory == 1e12
+
+
+def test_a_message_to_oneself_costs_nothing():
+    assert Cluster.of("4xT4").path(2, 2) == (0.0, math.inf, ())
+
+
+@pytest.mark.parametrize(
+    ("dtype", "peak"),
+    [
+        (torch.bfloat16, 312e12 * 0.87),
+        (torch.float16, 312e12 * 0.87),
+        ("float16", 312e12 * 0.87),
+        (torch.float32, 19.5e12),
+        (torch.int64, 19.5e12),
+        (torch.float64, 19.5e12 / 2),
+    ],
+)
+def test_the_roofline_by_hand(dtype, peak):
+    a100 = Cluster.of("A100")
+    assert a100.peak(dtype) == pytest.approx(peak)
+    flops = 2 * 4096**3
+    computing = a100.compute_seconds(0, flops, 8, dtype)
+    assert computing == pytest.approx(flops / peak + 5e-6)
+    moving = a100.compute_seconds(0, 1, 2.039e9, dtype)
+    assert moving == pytest.approx(1e-3 + 5e-6)
+
+
+def test_cards_without_tensor_cores_or_double_units():
+    assert Cluster.of("K80").peak("float16") == 2.8e12
+    assert Cluster.of("T4").peak("float64") == 8.1e12 / 32
+    assert Cluster.of("T4").peak("float16") == 65e12 * 0.8
+
+
+def test_a_slow_rank_computes_longer_and_sends_as_before():
+    fast = Cluster.of("8xH100")
+    slow = fast.slow(3, 2)
+    one = fast.compute_seconds(3, 10**12, 0, "float32")
+    assert slow.compute_seconds(3, 10**12, 0, "float32") == 2 * one
+    assert slow.compute_seconds(2, 10**12, 0, "float32") == one
+    assert slow.path(3, 4) == fast.path(3, 4)
+    assert [slow.slow_factor(rank) for rank in (2, 3)] == [1, 2]
+    assert slow.slow(3, 1.5).slow_factor(3) == 3
+    assert slow.name == "8xH100, rank 3 2x slower"
+    assert fast.slow_factor(3) == 1  # the original is as it was
+    assert Cluster.plain.slow(1, 4).compute_seconds(1, 1e9, 0) == 0.0
+    assert Cluster.plain.slow(1, 4).slow_factor(1) == 4
+
+
+def test_clusters_are_values():
+    a, b = Cluster.of("4xT4"), Cluster.of("4 x t4")
+    a.path(0, 1)
+    assert a == b and hash(a) == hash(b) and a != a.slow(0, 2)
+    assert pickle.loads(pickle.dumps(a)) == a
+    with pytest.raises(FrozenInstanceError):
+        a.n = 5
+
+
+@pytest.mark.parametrize(
+    ("name", "row"),
+    [
+        ("A100", "A100 SXM 80GB"),
+        ("a100-sxm", "A100 SXM 80GB"),
+        ("NVIDIA A100-SXM4-80GB", "A100 SXM 80GB"),
+        ("A100 40GB", "A100 SXM 40GB"),
+        ("h100", "H100 SXM"),
+        ("v100", "V100 SXM2"),
+        ("Tesla T4", "T4"),
+        ("rtx4090", "RTX 4090"),
+        ("2070 super", "RTX 2070 SUPER"),
+        ("K80", "K80 (one GK210)"),
+    ],
+)
+def test_names_are_forgiving(name, row):
+    assert find_gpu(name).name == row
+
+
+def test_every_row_of_the_table_can_be_named_by_its_short_and_full_name():
+    for gpu in gpus():
+        assert find_gpu(gpu.short) == find_gpu(gpu.name) == gpu
+        assert Cluster.of(f"2x{gpu.short}").name == f"2x{gpu.short}"
+    path = Path(d2lpar.cluster.__file__).with_name("hardware.csv")
+    rows = list(csv.DictReader(path.read_text("utf-8").splitlines()))
+    assert len(rows) == len(gpus()) == 11 and all(row["source"] for row in rows)
+
+
+ROUND = "A network needs its rate in bits per second, such as '100Gb', not "
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (
+            lambda: Cluster.of("8xB300"),
+            "There is no GPU 'B300': the known ones are K80, V100, T4, "
+            "RTX2070-SUPER, A100-40GB, A100, L4, RTX4090, H100, H200, B200.",
+        ),
+        (
+            lambda: Cluster.of(" "),
+            "' ' names no GPU: write '8xH100', or '4x8xA100' for four nodes.",
+        ),
+        (
+            lambda: Cluster.of("0xH100"),
+            "A cluster has at least 1 node of 1 GPU, not '0xH100'.",
+        ),
+        (lambda: Cluster.of("2x8xA100", network="100"), ROUND + "'100'."),
+        (lambda: Cluster.of("2x8xA100", network="100GB"), ROUND + "'100GB'."),
+        (lambda: Cluster.of("8xA100", network=100), ROUND + "100."),
+        (
+            lambda: Cluster.of("T4", cards=0),
+            "The number of network cards in a node is a whole number above 0, not 0.",
+        ),
+        (
+            lambda: Cluster.of("T4", share=2),
+            "share must be above 0 and at most 1, not 2.",
+        ),
+        (
+            lambda: Cluster.ideal(0),
+            "The number of ranks is a whole number above 0, not 0.",
+        ),
+        (
+            lambda: Cluster.ideal(2.5),
+            "The number of ranks is a whole number above 0, not 2.5.",
+        ),
+        (lambda: Cluster.ideal(alpha=-1), "alpha must be 0 or more, not -1."),
+        (lambda: Cluster.ideal(beta=-1), "beta must be 0 or more, not -1."),
+        (lambda: Cluster.of("4xT4").slow(4, 2), "4xT4 has the ranks 0 to 3, not 4."),
+        (lambda: Cluster.plain.slow(-1, 2), "plain has the ranks 0 and up, not -1."),
+        (
+            lambda: Cluster.plain.slow(0, 0),
+            "The factor of a slow rank is above 0, not 0.",
+        ),
+        (lambda: Cluster.of("4xT4").path(0, 9), "4xT4 has the ranks 0 to 3, not 9."),
+        (
+            lambda: Cluster.of("4xT4").check_world_size(5),
+            "The cluster 4xT4 has 4 ranks, but the run wants 5.",
+        ),
+    ],
+)
+def test_errors_are_one_sentence(make, sentence):
+    with pytest.raises(ValueError) as error:
+        make()
+    assert str(error.value) == sentence
+
+
+def test_a_cluster_is_named_by_text():
+    with pytest.raises(TypeError, match="A cluster is a text such as '8xH100', not 8."):
+        Cluster.of(8)

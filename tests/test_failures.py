@@ -1,0 +1,390 @@
+"""Broken programs end soon, name the culprit, its call and its line, and leave nothing."""
+
+import os
+import signal
+import sys
+import threading
+import time
+
+import psutil
+import pytest
+import torch
+import torch.distributed as dist
+
+import d2lpar
+from d2lpar import DeadlockError, MismatchError, RankError
+
+TIMEOUT = 2.0
+WATCHDOG = 30.0  # seconds; generous, these machines are shared
+BOTH = pytest.mark.parametrize("backend", ["sim", "gloo"])
+
+
+def healthy():
+    x = torch.ones(3)
+    dist.all_reduce(x)
+    return x.sum().item()
+
+
+def processes():
+    """Child processes of this one, but for the server that starts ranks."""
+    me = psutil.Process()
+    return sum(len(child.children(recursive=True)) for child in me.children())
+
+
+def fails(fn, *args, n=3, backend="sim", **options):
+    """The error of a broken program, after checking what every failure must be."""
+    d2lpar.run(healthy, world_size=2, backend=backend)
+    before = processes(), threading.active_count(), psutil.Process().num_fds()
+    start = time.monotonic()
+    with pytest.raises(RankError) as caught:
+        d2lpar.run(
+            fn, *args, world_size=n, backend=backend, timeout=TIMEOUT, **options
+        )
+    assert time.monotonic() - start < TIMEOUT + WATCHDOG
+    error = caught.value
+    again = d2lpar.run(healthy, world_size=n, backend=backend)
+    assert again.results == [3.0 * n] * n
+    after = processes(), threading.active_count(), psutil.Process().num_fds()
+    assert after == before
+    assert error.run.world_size == n
+    return error
+
+
+def names(error, *texts):
+    """All the texts stand in the message."""
+    for text in texts:
+        assert text in str(error), f"{text!r} is missing in:\n{error}"
+
+
+def line_of(fn, text):
+    """`file:line` of the line of `fn` that contains `text`, as messages show it."""
+    import inspect
+
+    lines, first = inspect.getsourcelines(fn)
+    number = next(i for i, line in enumerate(lines) if text in line)
+    return f"test_failures.py:{first + number}"
+
+
+# exceptions
+
+
+def divide():
+    if dist.get_rank() == 1:
+        return 1 / 0
+    x = torch.ones(2)
+    dist.all_reduce(x)
+    return x
+
+
+@BOTH
+def test_exception_while_others_wait(backend):
+    error = fails(divide, backend=backend)
+    names(error, "rank 1", "ZeroDivisionError: division by zero")
+    names(error, line_of(divide, "1 / 0"))
+    assert error.rank == 1 and error.line.endswith(line_of(divide, "1 / 0"))
+    assert isinstance(error.__cause__, ZeroDivisionError)
+
+
+def leave():
+    if dist.get_rank() == 1:
+        sys.exit(3)
+    dist.barrier()
+
+
+@BOTH
+def test_sys_exit(backend):
+    names(fails(leave, backend=backend), "rank 1", "sys.exit(3)")
+
+
+def prints_then_fails():
+    print("before", dist.get_rank())
+    dist.barrier()
+    if dist.get_rank() == 2:
+        raise KeyError("missing")
+
+
+@BOTH
+def test_what_was_printed_before_is_kept(backend, capsys):
+    error = fails(prints_then_fails, backend=backend)
+    assert "before 2\n" in error.run.output
+    assert "before 0\n" in capsys.readouterr().out
+    names(error, "rank 2", "KeyError")
+
+
+# deadlocks
+
+
+def receive_first():
+    other = 1 - dist.get_rank()
+    x = torch.ones(100_000)
+    dist.recv(x, other)
+    dist.send(x, other)
+
+
+@BOTH
+def test_receives_that_face_each_other(backend):
+    error = fails(receive_first, n=2, backend=backend)
+    assert isinstance(error, DeadlockError)
+    names(error, "rank 0: recv(src=1)", "rank 1: recv(src=0)")
+    names(error, line_of(receive_first, "dist.recv"), "receive first")
+
+
+def send_first():
+    r, n = dist.get_rank(), dist.get_world_size()
+    x = torch.ones(5_000_000)
+    dist.send(x, (r + 1) % n)
+    dist.recv(x, (r - 1) % n)
+
+
+@BOTH
+@pytest.mark.parametrize("n", [2, 3])
+def test_sends_in_a_cycle(backend, n):
+    error = fails(send_first, n=n, backend=backend)
+    assert isinstance(error, DeadlockError)
+    for rank in range(n):
+        names(error, f"rank {rank}: send(dst={(rank + 1) % n})")
+    names(error, line_of(send_first, "dist.send"))
+
+
+def receive_in_a_cycle():
+    r, n = dist.get_rank(), dist.get_world_size()
+    x = torch.ones(3)
+    dist.recv(x, (r - 1) % n)
+    dist.send(x, (r + 1) % n)
+
+
+@BOTH
+def test_receives_in_a_cycle(backend):
+    error = fails(receive_in_a_cycle, n=4, backend=backend)
+    assert isinstance(error, DeadlockError)
+    names(error, "rank 0 -> rank 3 -> rank 2 -> rank 1 -> rank 0")
+
+
+def skip_a_collective():
+    if dist.get_rank() != 2:
+        dist.all_reduce(torch.ones(2))
+
+
+@BOTH
+def test_skipped_collective(backend):
+    error = fails(skip_a_collective, backend=backend)
+    assert isinstance(error, DeadlockError)
+    names(error, "rank 2", "returned", "rank 0: all_reduce")
+    names(error, line_of(skip_a_collective, "all_reduce"))
+    assert error.rank == 2
+
+
+def wrong_destination():
+    r = dist.get_rank()
+    x = torch.ones(2_000_000)
+    if r == 0:
+        dist.send(x, 2)
+    elif r == 1:
+        dist.recv(x, 0)
+
+
+@BOTH
+def test_wrong_destination(backend):
+    error = fails(wrong_destination, backend=backend)
+    names(error, "rank 0: send(dst=2)", "rank 1: recv(src=0)")
+    names(error, line_of(wrong_destination, "dist.send"))
+
+
+def no_such_rank():
+    if dist.get_rank() == 0:
+        dist.send(torch.ones(2), 7)
+
+
+@BOTH
+def test_destination_that_does_not_exist(backend):
+    error = fails(no_such_rank, backend=backend)
+    names(error, "rank 0", "7", line_of(no_such_rank, "dist.send"))
+
+
+def returns_early():
+    if dist.get_rank() == 0:
+        return
+    x = torch.ones(1)
+    dist.recv(x, 0)
+
+
+@BOTH
+def test_early_return(backend):
+    error = fails(returns_early, n=2, backend=backend)
+    assert isinstance(error, DeadlockError)
+    names(error, "rank 0", "returned", "rank 1: recv(src=0)")
+    assert error.rank == 0
+
+
+# mismatches
+
+
+def other_order():
+    x = torch.ones(4)
+    if dist.get_rank() == 1:
+        dist.broadcast(x, 0)
+        dist.all_reduce(x)
+    else:
+        dist.all_reduce(x)
+        dist.broadcast(x, 0)
+
+
+def other_shape():
+    dist.all_reduce(torch.ones(3 if dist.get_rank() == 1 else 4))
+
+
+def other_dtype():
+    dtype = torch.int32 if dist.get_rank() == 1 else torch.float32
+    dist.all_reduce(torch.ones(4, dtype=dtype))
+
+
+def other_operation():
+    ops = dist.ReduceOp.MAX, dist.ReduceOp.SUM
+    dist.all_reduce(torch.ones(4), ops[dist.get_rank() == 1])
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "fn, words",
+    [
+        (other_order, ["broadcast", "all_reduce"]),
+        (other_shape, ["float32[3]", "float32[4]"]),
+        (other_dtype, ["int32[4]", "float32[4]"]),
+        (other_operation, ["max", "sum"]),
+    ],
+)
+def test_collectives_that_differ(backend, fn, words):
+    error = fails(fn, backend=backend)
+    assert isinstance(error, MismatchError)
+    names(error, "rank 1", *words, "test_failures.py:")
+
+
+def message(sent, received):
+    if dist.get_rank() == 0:
+        dist.send(sent, 1)
+    else:
+        dist.recv(received, 0)
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "received",
+    [torch.ones(5), torch.ones(2), torch.ones(4, dtype=torch.int32)],
+    ids=["longer", "shorter", "dtype"],
+)
+def test_messages_whose_ends_differ(backend, received):
+    error = fails(message, torch.ones(4), received, n=2, backend=backend)
+    assert isinstance(error, MismatchError)
+    kind = str(received.dtype)[6:]
+    names(error, "float32[4]", f"{kind}[{len(received)}]", "rank 0", "rank 1")
+    names(error, line_of(message, "dist.recv"))
+
+
+# loops and sudden ends
+
+
+def endless():
+    while dist.get_rank() == 1:
+        pass
+    dist.barrier()
+
+
+@BOTH
+def test_endless_loop(backend):
+    error = fails(endless, backend=backend)
+    names(error, "rank 1", "endless loop", "test_failures.py:")
+    assert error.rank == 1
+
+
+def exits(how):
+    dist.barrier()
+    if dist.get_rank() == 1:
+        if how == "os._exit":
+            os._exit(7)
+        os.kill(os.getpid(), getattr(signal, how))
+    dist.all_reduce(torch.ones(1000))
+
+
+@pytest.mark.parametrize("how", ["os._exit", "SIGKILL", "SIGABRT"])
+def test_sudden_death(how):
+    error = fails(exits, how, backend="gloo")
+    names(error, "rank 1 died", "7" if how == "os._exit" else how)
+    assert error.rank == 1
+
+
+def nested():
+    d2lpar.run(healthy, world_size=2)
+
+
+@BOTH
+def test_run_inside_run(backend):
+    names(fails(nested, n=2, backend=backend), "inside run", "rank 0")
+
+
+# what never starts
+
+
+@BOTH
+def test_something_that_cannot_be_copied(backend):
+    lock = threading.Lock()
+    with pytest.raises(TypeError, match="cannot be copied.*lock"):
+        d2lpar.run(lambda: lock, backend=backend)
+    with pytest.raises(TypeError, match="cannot be copied"):
+        d2lpar.run(print, (i for i in range(3)), backend=backend)
+
+
+def returns_a_lock():
+    return threading.Lock()
+
+
+@BOTH
+def test_result_that_cannot_be_copied(backend):
+    names(fails(returns_a_lock, n=2, backend=backend), "rank 0", "cannot be copied")
+
+
+@pytest.mark.parametrize(
+    "options, kind, words",
+    [
+        (dict(world_size=0), ValueError, "at least 1 rank, not 0"),
+        (dict(world_size=-1), ValueError, "at least 1 rank, not -1"),
+        (dict(world_size=2.5), TypeError, "whole number of ranks, not 2.5"),
+        (dict(world_size=True), TypeError, "whole number"),
+        (dict(backend="mpi"), ValueError, "sim, gloo, nccl, auto, not 'mpi'"),
+        (dict(cluster="8xH9000"), ValueError, "H9000"),
+        (dict(cluster=3), TypeError, "must be a Cluster"),
+        (dict(cluster="2xT4", world_size=4), ValueError, "4"),
+        (dict(timeout=0), ValueError, "timeout"),
+        (dict(seed=-1), ValueError, "seed"),
+        (dict(backend="nccl", world_size=4096), RuntimeError, "4096"),
+        (dict(device="nonsense"), (ValueError, RuntimeError), "nonsense"),
+        (dict(device="meta", backend="gloo"), ValueError, "meta"),
+    ],
+)
+def test_bad_arguments_get_one_sentence(options, kind, words):
+    with pytest.raises(kind) as caught:
+        d2lpar.run(healthy, **options)
+    assert words in str(caught.value)
+    assert not isinstance(caught.value, RankError)
+    if not isinstance(kind, tuple):
+        assert "\n" not in str(caught.value)
+
+
+def takes_timeout(x, timeout=1):
+    return timeout
+
+
+def needs_seed(seed):
+    return seed
+
+
+def test_a_keyword_of_both_is_not_swallowed():
+    with pytest.raises(TypeError, match="`timeout` is a keyword of run and of takes_"):
+        d2lpar.run(takes_timeout, 1, timeout=5)
+    with pytest.raises(TypeError, match="`seed` is a keyword"):
+        d2lpar.run(needs_seed, seed=3)
+    assert d2lpar.run(takes_timeout, 1, world_size=1).results == [1]
+    assert d2lpar.run(needs_seed, 3, world_size=1).results == [3]
+    with pytest.raises(TypeError, match="needs a function"):
+        d2lpar.run(3)
+    with pytest.raises(TypeError, match="healthy cannot be called so"):
+        d2lpar.run(healthy, 1)

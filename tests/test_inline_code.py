@@ -1,0 +1,142 @@
+"""The code that a chapter shows is the library's, and each function stands once."""
+
+import ast
+from collections import Counter
+
+import pytest
+
+from conftest import ROOT
+from d2lpar import cli, inline_code, notebooks
+
+CHAPTERS = sorted(ROOT.glob("chapters/*.ipynb"))
+SHOWING = CHAPTERS + sorted(ROOT.glob("solutions/*.ipynb"))
+# From chapter 04 on a chapter has a module of its name.
+CONCEPTS = {p.stem[3:]: p for p in CHAPTERS if p.stem[:2] >= "04"}
+
+LIBRARY = '''\
+"""A module."""
+
+import math
+
+LIMIT = 3
+STEPS = (1, 2)
+
+# The table of moves:
+#   0 -> 1
+
+
+# directly above
+@property
+def first(x):
+    """One."""
+    return x  # [N, D]
+
+
+def second(x):
+    return first(x)
+
+
+class Third:
+    pass
+'''
+
+
+@pytest.fixture
+def package(tmp_path):
+    (tmp_path / "moves.py").write_text(LIBRARY)
+    return tmp_path
+
+
+def cell(body):
+    source = "# in d2lpar/moves.py\n" + body
+    return {"cell_type": "code", "source": source}
+
+
+def shown_in(path):
+    """Names of (module, definition) that the marked cells of a notebook show."""
+    for shown in filter(inline_code.is_marked, notebooks.read(path)["cells"]):
+        module = inline_code.module_of(shown["source"])
+        for definition in inline_code.definitions(shown["source"]):
+            yield from ((module, name) for name in definition.names)
+
+
+@pytest.mark.parametrize("path", SHOWING, ids=[p.stem for p in SHOWING])
+def test_marked_cells_equal_the_library(path):
+    differences = [
+        cli.difference(old, new, path.name)
+        for old, new in inline_code.sync(notebooks.read(path))
+    ]
+    assert not differences, "run `make sync`\n" + "\n\n".join(differences)
+
+
+@pytest.mark.parametrize("name", CONCEPTS)
+def test_every_public_function_stands_in_exactly_one_chapter(name):
+    module = f"{name}.py"
+    times = Counter(
+        shown for p in CHAPTERS for where, shown in shown_in(p) if where == module
+    )
+    tree = ast.parse((ROOT / "d2lpar" / module).read_text(encoding="utf-8"))
+    kinds = (ast.FunctionDef, ast.ClassDef)
+    public = [n.name for n in tree.body if isinstance(n, kinds) and n.name[0] != "_"]
+    assert public
+    assert {shown: times[shown] for shown in public} == dict.fromkeys(public, 1)
+
+
+def test_definitions_have_the_comment_directly_above():
+    found = {d.names: d.text for d in inline_code.definitions(LIBRARY)}
+    assert found["first",].startswith("# directly above\n@property\ndef first")
+    assert found["first",].endswith("return x  # [N, D]")
+    assert found["LIMIT",] == "LIMIT = 3"
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("LIMIT = 4\nSTEPS = ()", "LIMIT = 3\nSTEPS = (1, 2)"),
+        ("def second(y):\n    return 0", "def second(x):\n    return first(x)"),
+        ("class Third: 0\nLIMIT = 0", "class Third:\n    pass\n\n\nLIMIT = 3"),
+    ],
+)
+def test_sync_brings_the_librarys_text(package, body, expected):
+    notebook = {"cells": [cell(body)]}
+    changed = inline_code.sync(notebook, package)
+    assert notebook["cells"][0]["source"] == "# in d2lpar/moves.py\n" + expected
+    assert [old for old, _ in changed] == ["# in d2lpar/moves.py\n" + body]
+    assert inline_code.sync(notebook, package) == []
+
+
+def test_sync_keeps_the_blank_lines_between_neighbours(package):
+    notebook = {"cells": [cell("def first(): 0\ndef second(): 0")]}
+    inline_code.sync(notebook, package)
+    source = notebook["cells"][0]["source"]
+    assert source.split("\n", 1)[1] in LIBRARY
+
+
+def test_sync_leaves_other_cells_alone(package):
+    plain = {"cell_type": "code", "source": "def second(y):\n    return 0"}
+    assert inline_code.sync({"cells": [dict(plain)]}, package) == []
+
+
+@pytest.mark.parametrize(
+    ("body", "complaint"),
+    [
+        ("def fourth(): 0", "moves.py does not define fourth"),
+        ("LIMIT = 3\nprint(LIMIT)", "`print.LIMIT.` is not a definition"),
+        ("# nothing", "holds no definition"),
+    ],
+)
+def test_a_cell_without_a_counterpart_is_refused(package, body, complaint):
+    with pytest.raises(inline_code.InlineCodeError, match=complaint):
+        inline_code.sync({"cells": [cell(body)]}, package)
+
+
+def test_a_module_that_is_not_there_is_named(package):
+    wrong = {"cell_type": "code", "source": "# in d2lpar/other.py\ndef f(): 0"}
+    with pytest.raises(inline_code.InlineCodeError, match="no d2lpar/other.py"):
+        inline_code.sync({"cells": [wrong]}, package)
+
+
+def test_the_difference_shows_both_texts():
+    text = cli.difference("a\nb", "a\nc", "04_messages.ipynb")
+    assert "-b" in text.splitlines()
+    assert "+c" in text.splitlines()

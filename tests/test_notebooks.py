@@ -1,0 +1,402 @@
+"""Committed notebooks keep the rules, the rules work, and execution is repeatable."""
+
+import base64
+import io
+import json
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import notebook_rules
+import pytest
+from PIL import Image
+
+from conftest import ROOT
+from d2lpar import execution, notebooks
+
+CHAPTERS = sorted(ROOT.glob("chapters/*.ipynb"))
+COMMITTED = CHAPTERS + sorted(ROOT.glob("solutions/*.ipynb"))
+
+
+def names(paths):
+    return [path.stem for path in paths]
+
+
+def code(source, *outputs, tags=(), count=1, **metadata):
+    """A code cell as `notebooks.read` returns it."""
+    metadata |= {"tags": list(tags)} if tags else {}
+    return {
+        "cell_type": "code",
+        "execution_count": count,
+        "id": f"cell-{count}",
+        "metadata": metadata,
+        "outputs": list(outputs),
+        "source": source,
+    }
+
+
+def book(*cells):
+    """A notebook in normal form, but for its cells."""
+    recorded = {"torch": execution.torch_version()}
+    metadata = {"kernelspec": notebooks.KERNEL, "d2lpar": recorded}
+    top = {"metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
+    return top | {"cells": list(cells)}
+
+
+def stream(text, name="stdout"):
+    return {"output_type": "stream", "name": name, "text": text}
+
+
+def error(evalue="no"):
+    traceback = ["ValueError: no"]
+    return {
+        "output_type": "error",
+        "ename": "ValueError",
+        "evalue": evalue,
+        "traceback": traceback,
+    }
+
+
+def display(data, **metadata):
+    return {"output_type": "display_data", "data": data, "metadata": metadata}
+
+
+def png(colour="red", compress=6):
+    file = io.BytesIO()
+    Image.new("RGB", (8, 8), colour).save(file, "PNG", compress_level=compress)
+    return base64.b64encode(file.getvalue()).decode()
+
+
+# The committed notebooks
+
+
+@pytest.mark.parametrize("path", COMMITTED, ids=names(COMMITTED))
+def test_committed_notebook_keeps_the_rules(path):
+    assert notebook_rules.problems(notebooks.read(path)) == []
+
+
+@pytest.mark.parametrize("path", COMMITTED, ids=names(COMMITTED))
+def test_committed_notebook_is_in_normal_form_and_small(path):
+    notebook = notebooks.read(path)
+    before = json.dumps(notebook, sort_keys=True)
+    assert json.dumps(notebooks.normalise(notebook), sort_keys=True) == before
+    assert path.stat().st_size < notebook_rules.MAX_BYTES
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=names(CHAPTERS))
+def test_chapter_names_its_world_in_its_first_cell(path):
+    sources = [
+        c["source"] for c in notebooks.read(path)["cells"] if c["cell_type"] == "code"
+    ]
+    if "pip" in sources[0]:
+        assert sources[0].strip() == notebooks.INSTALL_CELL.strip()
+        sources = sources[1:]
+    assert "import" in sources[0]
+    assert "defaults(" in sources[0]
+
+
+# Each rule finds what it is there to find
+
+
+PICTURE = display({"image/png": png()}, **{"image/png": {"alt": "red"}})
+IGNORE, RAISES = notebook_rules.IGNORE, notebook_rules.RAISES
+BAD = {
+    "execution count is None": code("1", count=None),
+    "execution count is 7": code("1", count=7),
+    "it is empty": code(""),
+    "failed and has no tag": code("f()", error()),
+    "did not fail": code("f()", tags=[RAISES]),
+    "'/tmp/'": code("f()", stream("/tmp/x.py")),
+    "'/home/'": code("f()", error("in /home/me/x.py"), tags=[RAISES]),
+    "'/root/'": code("f()", display({"text/plain": "/root/x"})),
+    "'ipykernel_'": code("f()", stream("ipykernel_123/4.py: UserWarning", "stderr")),
+    "'pid 1": code("f()", stream("rank 0 is pid 1234")),
+    "'0x7f": code("f()", stream("<object at 0x7f0123456789>")),
+    "an output contains": code("f()", stream(f"{ROOT}/d2lpar/x.py")),
+    "it has 16 lines": code("x = 1\n" * 16),
+    "f has 26 lines": code("# in d2lpar/x.py\ndef f():" + "\n    x = 1" * 25),
+    "more than 79": code("# in d2lpar/x.py\nX = '" + "x" * 80 + "'"),
+    "ends with a semicolon": code("plot();\n"),
+    "a shell command": code("x = 1\n!false"),
+    "shell command or a cell magic": code("%%bash\nfalse"),
+    "clear_output in": code("clear_output()"),
+    "interact in": code("interact(draw, n=4)"),
+    "a widget in": code("w", display({notebooks.WIDGET: {"model_id": "1"}})),
+    "is image/svg+xml": code(
+        "x", display({"image/svg+xml": "<svg/>"}, **{"image/svg+xml": {"alt": "x"}})
+    ),
+    "no alternative text": code("plot()", display({"image/png": png()}), tags=[IGNORE]),
+    "shows a picture and has no tag": code("plot()", PICTURE),
+    "hides an output": code("print(1)", stream("1\n"), tags=[IGNORE]),
+    "unknown tags: nbval-skip": code("f()", tags=["nbval-skip"]),
+    "a comment steers": code("# NBVAL_IGNORE_OUTPUT\nf()"),
+    "it is not Python": code("for"),
+}
+
+
+@pytest.mark.parametrize("complaint", BAD)
+def test_rule_finds_a_bad_cell(complaint):
+    found = notebook_rules.problems(book(BAD[complaint]))
+    assert len(found) >= 1
+    assert any(complaint in text for text in found)
+
+
+def test_rules_accept_good_cells():
+    good = [
+        code("import d2lpar\nd2lpar.defaults(world_size=4)"),
+        code("print(1)", stream("1\n"), count=2),
+        code("plot()", PICTURE, tags=[IGNORE], count=3),
+        code("f()", error(), tags=[RAISES], count=4),
+        code("%matplotlib inline\nrun(f, backend='gloo')", tags=[IGNORE], count=5),
+        code("interact(f)", stream("measured"), tags=[IGNORE], count=6),
+        code("print('wow!')", stream("wow!\n"), count=7),
+    ]
+    assert notebook_rules.problems(book(*good)) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"nbformat_minor": 4}, "format"),
+        ({"metadata": {"d2lpar": {"torch": "2"}}}, "kernel"),
+        ({"metadata": book()["metadata"] | {"widgets": {}}}, "widget state"),
+        ({"metadata": {"kernelspec": notebooks.KERNEL}}, "which torch"),
+    ],
+)
+def test_rules_find_a_bad_file(change, complaint):
+    found = notebook_rules.problems(book() | change)
+    assert len(found) == 1
+    assert complaint in found[0]
+
+
+def test_rules_find_equal_ids():
+    assert "id" in notebook_rules.problems(book(code("1"), code("1")))[0]
+
+
+# Normal form
+
+
+def test_normal_form_counts_and_keeps_ids():
+    raw = book(code("1", count=9), {"cell_type": "markdown", "source": "x\n"})
+    raw["cells"][1]["metadata"] = {"collapsed": True}
+    raw["metadata"]["widgets"] = {"state": 1}
+    done = notebooks.normalise(raw)
+    first, second = done["cells"]
+    assert (first["execution_count"], first["id"]) == (1, "cell-9")
+    assert (second["source"], second["metadata"]) == ("x", {})
+    assert len(second["id"]) == 8
+    assert "widgets" not in done["metadata"]
+
+
+def test_new_ids_depend_on_the_text_only_and_differ():
+    def ids(*sources):
+        cells = [{"cell_type": "markdown", "source": s} for s in sources]
+        notebooks.give_ids({"cells": cells})
+        return [cell["id"] for cell in cells]
+
+    a, b, a_again = ids("a", "b", "a")
+    assert len({a, b, a_again}) == 3
+    assert ids("b", "a") == [b, a]
+
+
+def test_streams_that_touch_are_one():
+    outputs = [stream("a\n"), stream("b\n"), stream("10%\r20%\rdone\n"), stream("")]
+    done = notebooks.normalise(book(code("f()", *outputs)))
+    assert done["cells"][0]["outputs"] == [stream("a\nb\ndone\n")]
+
+
+def test_tracebacks_have_no_files_and_no_colours():
+    entries = [
+        "\x1b[31mValueError\x1b[0m  Traceback (most recent call last)",
+        "Cell \x1b[32mIn[1], line 1\x1b[0m\n----> 1 f()\n",
+        "File \x1b[32m~/somewhere/launch.py:3\x1b[0m, in run()\n",
+        "\x1b[31mValueError\x1b[0m: no",
+    ]
+    short = notebooks.short_traceback(entries)
+    assert len(short) == 3
+    assert short[-1] == "ValueError: no"
+    assert "launch.py" not in "".join(short)
+    assert "\x1b" not in "".join(short)
+
+
+def test_alternative_text_comes_from_the_cell_where_the_picture_has_none():
+    own = display({"image/png": png()}, **{"image/png": {"alt": "own"}})
+    cell = code("f()", display({"image/png": png()}), own, alt="from the cell")
+    outputs = notebooks.normalise(book(cell))["cells"][0]["outputs"]
+    alts = [output["metadata"]["image/png"]["alt"] for output in outputs]
+    assert alts == ["from the cell", "own"]
+
+
+def test_a_picture_with_equal_pixels_stays():
+    before = book(code("f()", display({"image/png": png(compress=0)})))
+    same = book(code("f()", display({"image/png": png(compress=9)})))
+    other = book(code("f()", display({"image/png": png("blue")})))
+
+    def picture(notebook):
+        return notebook["cells"][0]["outputs"][0]["data"]["image/png"]
+
+    assert picture(notebooks.normalise(same, before)) == png(compress=0)
+    assert picture(notebooks.normalise(other, before)) == png("blue")
+
+
+def test_a_widget_becomes_a_sentence():
+    cell = code("w", display({notebooks.WIDGET: {"model_id": "1"}}))
+    data = notebooks.normalise(book(cell))["cells"][0]["outputs"][0]["data"]
+    assert data == {"text/plain": notebooks.WIDGET_TEXT}
+
+
+def test_written_and_read_again_is_equal(tmp_path):
+    path = tmp_path / "x.ipynb"
+    notebook = notebooks.normalise(book(code("a = 1\nä", stream("1\n2\n"), PICTURE)))
+    notebooks.write(path, notebook)
+    assert notebooks.read(path) == notebook
+    assert path.read_text(encoding="utf-8").endswith("}\n")
+    assert [p.name for p in tmp_path.iterdir()] == ["x.ipynb"]
+
+
+# Finding
+
+
+def test_find_by_number_name_and_path(tmp_path, monkeypatch):
+    (tmp_path / "chapters").mkdir()
+    for name in ("00_start", "04_messages"):
+        notebooks.write(tmp_path / "chapters" / f"{name}.ipynb", book())
+    monkeypatch.chdir(tmp_path)
+    assert names(notebooks.find()) == ["00_start", "04_messages"]
+    assert names(notebooks.find(["04"])) == ["04_messages"]
+    assert names(notebooks.find(["messages", "00_start"])) == [
+        "04_messages",
+        "00_start",
+    ]
+    assert names(notebooks.find(["chapters/00_start.ipynb"])) == ["00_start"]
+    with pytest.raises(FileNotFoundError, match="No chapter '07'.*00_start"):
+        notebooks.find(["07"])
+
+
+# The install cell
+
+
+def test_install_cell_does_nothing_where_d2lpar_is(monkeypatch):
+    monkeypatch.setattr(subprocess, "run", lambda *a, **k: pytest.fail("installs"))
+    assert find_spec("d2lpar") is not None
+    exec(notebooks.INSTALL_CELL, {})
+
+
+def test_install_cell_never_touches_torch(monkeypatch):
+    calls = []
+    monkeypatch.setattr(subprocess, "run", lambda call, **k: calls.append(call))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    exec(notebooks.INSTALL_CELL, {})
+    assert len(calls) == 3
+    assert not any("torch" in part for call in calls for part in call)
+    for call in calls:
+        brings_others = {"d2lpar", "d2l==1.0.3"} & set(call)
+        assert not brings_others or "--no-deps" in call
+
+
+# Execution, with real kernels
+
+
+@pytest.fixture(scope="module")
+def executed(tmp_path_factory):
+    """A notebook with a bit of everything, and its bytes after one and two rewrites."""
+    folder = tmp_path_factory.mktemp("executed")
+    path = folder / "x.ipynb"
+    cells = [
+        code("import os, sys\nfrom pathlib import Path", count=None),
+        code("print('a')\nprint('b', file=sys.stderr)\nprint('c')"),
+        code("print([p.name for p in Path().glob('*.ipynb')])", count=3),
+        code("def f():\n    raise ValueError('no')\n\n\nf()", tags=[RAISES], count=4),
+        code("os.environ.get('D2LPAR_BACKEND')", count=5),
+    ]
+    notebooks.write(path, book(*cells))
+    patch = pytest.MonkeyPatch()
+    patch.setenv("D2LPAR_BACKEND", "gloo")
+    outcomes, texts = [], []
+    for _ in range(2):
+        outcomes.append(execution.rewrite(path))
+        texts.append(path.read_bytes())
+    patch.undo()
+    return path, outcomes, texts
+
+
+def test_executing_twice_gives_identical_bytes(executed):
+    _, outcomes, texts = executed
+    assert [outcome.failure for outcome in outcomes] == [None, None]
+    assert texts[0] == texts[1]
+
+
+def test_what_execution_writes_keeps_the_rules(executed):
+    notebook = notebooks.read(executed[0])
+    assert notebook_rules.problems(notebook) == []
+    assert notebook["metadata"]["d2lpar"]["torch"] == execution.torch_version()
+
+
+def test_execution_happens_in_the_notebooks_folder_without_overrides(executed):
+    cells = notebooks.read(executed[0])["cells"]
+    assert cells[2]["outputs"][0]["text"] == "['x.ipynb']\n"
+    assert cells[4]["outputs"] == []  # None: the override did not reach the kernel
+
+
+@pytest.mark.parametrize(
+    ("source", "tags", "expected"),
+    [
+        ("x = 1\n1 / 0", (), "cell 2: `x = 1`: ZeroDivisionError: division by zero"),
+        ("x = 2", [RAISES], "cell 2: `x = 2`: should raise, but did not"),
+        ("import time\ntime.sleep(60)", (), "took longer than 2 s"),
+        ("import os\nos._exit(3)", (), "cell 2: `import os`: the kernel died"),
+    ],
+)
+def test_a_failing_notebook_is_not_overwritten(tmp_path, source, tags, expected):
+    path = tmp_path / "x.ipynb"
+    notebooks.write(path, book(code("y = 1"), code(source, tags=tags, count=2)))
+    before = path.read_bytes()
+    outcome = execution.rewrite(path, timeout=2)
+    assert expected in str(outcome.failure)
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["x.ipynb"]
+
+
+def test_world_is_the_one_that_defaults_names():
+    notebook = book(code("%time"), code("d2lpar.defaults(world_size=4, backend='sim')"))
+    assert execution.world(notebook, {}) == "sim, 4 ranks"
+    assert execution.world(notebook, {"D2LPAR_BACKEND": "gloo"}) == "gloo, 4 ranks"
+    assert execution.world(notebook, {"D2LPAR_RANKS": "8"}) == "sim, 8 ranks"
+    assert execution.world(book(), {}) == "auto"
+
+
+# nbval, as `make test` calls it
+
+
+def nbval(folder, notebook):
+    """The finished process of `pytest --nbval` on this notebook."""
+    notebooks.write(folder / "x.ipynb", notebook)
+    (folder / "conftest.py").write_text((ROOT / "conftest.py").read_text())
+    command = [sys.executable, "-m", "pytest", "--nbval", "--nbval-current-env"]
+    return subprocess.run(
+        [*command, "-q", "-p", "no:cacheprovider", "x.ipynb"],
+        cwd=folder, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("torch", "printed", "ends"),
+    [
+        (execution.torch_version(), "2", "1 passed"),
+        (execution.torch_version(), "3", "1 failed"),
+        ("1.0.0", "3", "1 passed"),
+    ],
+)
+def test_nbval_compares_on_the_torch_that_recorded(tmp_path, torch, printed, ends):
+    notebook = book(code("print(1 + 1)", stream(printed + "\n")))
+    notebook["metadata"]["d2lpar"]["torch"] = torch
+    done = nbval(tmp_path, notebook)
+    assert ends in done.stdout.splitlines()[-1]
+    assert ("outputs not compared" in done.stdout) == (torch == "1.0.0")
+
+
+def test_nbval_counts_the_cells(tmp_path):
+    number = "len(In) - 1"
+    cells = [code(f"print({number})", stream(f"{i}\n"), count=i) for i in (1, 2, 3)]
+    done = nbval(tmp_path, book(*cells))
+    assert "3 passed" in done.stdout.splitlines()[-1]

@@ -1,0 +1,375 @@
+"""The repository as a whole: one row of names, imports that point down, versions."""
+
+import ast
+import re
+import subprocess
+import sys
+import textwrap
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from conftest import ROOT
+
+PACKAGE = ROOT / "d2lpar"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+# A module imports from the lines below its own, never from its own line or above.
+LAYERS = """
+__main__
+cli
+execution
+inline_code doctor
+notebooks d2l_loader
+__init__
+checks
+hybrid mesh
+data_parallel overlap parameter_server sharding network_partition tensor_parallel \
+    pipeline
+allreduce
+scatter
+messages
+launch
+backends
+ship
+runs
+plots
+timeline
+cluster schedule data
+errors
+"""
+HEIGHT = {
+    name: height
+    for height, line in enumerate(reversed(LAYERS.strip().splitlines()))
+    for name in line.split()
+}
+# The one step up: `Timeline.plot` asks for its picture when it is called.
+STEPS_UP = {("timeline", "plots")}
+# The package's door, its command line and its tools are no black boxes of the course.
+DOORS = {"__init__", "__main__"}
+
+
+def name_of(path):
+    """A module's name inside the package: "launch", "backends.engine"."""
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" and parts[1:] else parts)
+
+
+NAMES = {name_of(path) for path in MODULES}
+
+
+def imports(path):
+    """Modules of the package that this one imports, also inside functions."""
+    here = path.relative_to(PACKAGE).parts[:-1]
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found = [a.name.split(".")[1:] for a in node.names if _is_ours(a.name)]
+            yield from (".".join(parts) or "__init__" for parts in found)
+        elif isinstance(node, ast.ImportFrom):
+            yield from _from(node, here)
+
+
+def _is_ours(name):
+    return name.split(".")[0] == "d2lpar"
+
+
+def _from(node, here):
+    if node.level == 0:
+        if not _is_ours(node.module):
+            return
+        base = node.module.split(".")[1:]
+    else:
+        base = [*here[: len(here) - node.level + 1]]
+        base += (node.module or "").split(".") if node.module else []
+    for alias in node.names:
+        whole = ".".join([*base, alias.name])
+        yield whole if whole in NAMES else ".".join(base) or "__init__"
+
+
+GRAPH = {
+    name_of(path): {x for x in imports(path) if (name_of(path), x) not in STEPS_UP}
+    for path in MODULES
+}
+
+
+# One row of names
+
+
+def chapters():
+    found = sorted(ROOT.glob("chapters/*.ipynb"))
+    return [path.stem for path in found]
+
+
+def test_chapters_are_called_by_number_and_name():
+    odd = [name for name in chapters() if not re.fullmatch(r"\d\d_[a-z_]+", name)]
+    assert odd == []
+
+
+# From chapter 04 on a chapter has a module of its name.
+CONCEPTS = [name[3:] for name in chapters() if name >= "04"]
+
+
+@pytest.mark.parametrize("name", CONCEPTS)
+def test_chapter_has_its_module_and_its_tests(name):
+    assert (PACKAGE / f"{name}.py").is_file()
+    assert (ROOT / "tests" / f"test_{name}.py").is_file()
+    assert name in HEIGHT
+
+
+def test_a_concept_module_has_its_chapter():
+    planned = set(re.findall(r"\| \d\d ([a-z ]+) \|.*\| planned \|", README))
+    concepts = {name.replace(" ", "_") for name in planned} & NAMES
+    assert concepts == set()
+
+
+@pytest.mark.parametrize("folder", ["exercises", "solutions"])
+def test_exercises_and_solutions_belong_to_a_chapter(folder):
+    found = {path.stem for path in ROOT.glob(f"{folder}/*.ipynb")}
+    assert found <= set(chapters())
+
+
+def test_an_exercise_has_a_solution():
+    exercises, solutions = (
+        {path.name for path in ROOT.glob(f"{folder}/*.ipynb")}
+        for folder in ("exercises", "solutions")
+    )
+    assert exercises == solutions
+
+
+# Imports point down
+
+
+def test_every_module_has_a_layer():
+    assert {name.split(".")[0] for name in NAMES} - set(HEIGHT) == set()
+
+
+@pytest.mark.parametrize("name", sorted(GRAPH))
+def test_imports_point_down(name):
+    top = name.split(".")[0]
+    others = {used.split(".")[0] for used in GRAPH[name]} - {top}
+    assert [used for used in others if HEIGHT[used] >= HEIGHT[top]] == []
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    done, circles = set(), []
+
+    def visit(name, path):
+        if name in path:
+            circles.append([*path[path.index(name) :], name])
+        elif name not in done:
+            for used in GRAPH.get(name, ()):
+                visit(used, [*path, name])
+            done.add(name)
+
+    for name in GRAPH:
+        visit(name, [])
+    assert circles == []
+
+
+def test_the_import_parser_sees_every_form(tmp_path, monkeypatch):
+    source = (
+        "import torch.distributed\nimport d2lpar\nfrom .. import ship\n"
+        "from .engine import Status\ndef f():\n    from ..errors import RankError\n"
+        "    from d2lpar.cluster import Cluster\n"
+    )
+    monkeypatch.setattr(sys.modules[__name__], "PACKAGE", tmp_path)
+    (tmp_path / "backends").mkdir()
+    path = tmp_path / "backends" / "x.py"
+    path.write_text(source)
+    expected = {"__init__", "ship", "backends.engine", "errors", "cluster"}
+    assert set(imports(path)) == expected
+
+
+def private_torch(path):
+    """Private names of torch that this module uses."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        named = []
+        if isinstance(node, ast.Import):
+            named = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            named = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Attribute):
+            named = [ast.unparse(node)]
+        for name in named:
+            if re.match(r"(torch|dist)\b.*\._(?!_)", name):
+                yield f"{name}, line {node.lineno}"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_private_torch_is_in_one_file(path):
+    if name_of(path) != "backends.torch_private":
+        assert list(private_torch(path)) == []
+
+
+# Light and small
+
+
+def test_import_is_light():
+    heavy = ("matplotlib", "sklearn", "pandas", "IPython", "rich", "typer", "nbclient")
+    code = f"import d2lpar, sys; print([m for m in {heavy} if m in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT
+    )
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+def sizes(path):
+    """Name to lines of code, for every function and method of a module."""
+    source = path.read_text(encoding="utf-8")
+    return {
+        node.name: lines_of_code(_text(node, source))
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+
+
+def _text(node, source):
+    lines = source.splitlines()[node.lineno - 1 : node.end_lineno]
+    return textwrap.dedent("\n".join(lines))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_no_function_is_longer_than_40_lines(path):
+    assert {name: size for name, size in sizes(path).items() if size > 40} == {}
+
+
+@pytest.mark.parametrize("name", CONCEPTS)
+def test_a_concept_module_has_about_200_lines_of_code_at_most(name):
+    source = (PACKAGE / f"{name}.py").read_text(encoding="utf-8")
+    assert lines_of_code(source) <= 220
+
+
+@pytest.mark.parametrize("name", CONCEPTS)
+def test_a_concept_function_has_25_lines_at_most(name):
+    found = sizes(PACKAGE / f"{name}.py")
+    assert {shown: size for shown, size in found.items() if size > 25} == {}
+
+
+def lines_of_code(source):
+    """Lines without blank ones, comments and docstrings."""
+    tree = ast.parse(source)
+    prose = set()
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        first = body[0] if isinstance(body, list) and body else None
+        if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+            prose |= set(range(first.lineno, first.end_lineno + 1))
+    lines = enumerate(source.splitlines(), start=1)
+    return sum(
+        bool(text.strip()) and not text.strip().startswith("#") and i not in prose
+        for i, text in lines
+    )
+
+
+def test_lines_of_code_are_counted_without_prose():
+    assert lines_of_code('"""A.\n\nB."""\n\n# c\nx = 1\n\ndef f():\n    "d"\n') == 2
+
+
+def test_every_public_function_has_a_docstring():
+    bare = [
+        f"{name_of(path)}.{node.name}"
+        for path in MODULES
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.FunctionDef | ast.ClassDef)
+        and not node.name.startswith("_")
+        and not ast.get_docstring(node)
+    ]
+    assert bare == []
+
+
+@pytest.mark.parametrize("command", [["check"], ["format", "--check"]], ids=" ".join)
+def test_ruff_is_content(command):
+    done = subprocess.run(
+        [sys.executable, "-m", "ruff", *command, "d2lpar", "tests", "conftest.py"],
+        cwd=ROOT, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+
+
+# Versions
+
+
+def requirements(*extras):
+    """Name to lower bound of the dependencies and of some extras."""
+    lines = list(PROJECT["dependencies"])
+    for extra in extras:
+        lines += PROJECT["optional-dependencies"][extra]
+    return dict(line.split(">=") for line in lines)
+
+
+def test_dependencies_have_lower_bounds_only():
+    everything = requirements(*PROJECT["optional-dependencies"])
+    for name, bound in everything.items():
+        assert re.fullmatch(r"[a-z0-9-]+", name)
+        assert re.fullmatch(r"[0-9.]+", bound)
+    assert "d2l" not in everything
+
+
+def test_environment_agrees_with_pyproject():
+    text = (ROOT / "environment.yml").read_text()
+    conda = dict(re.findall(r"^  - ([a-z0-9-]+)>=([0-9.]+)$", text, re.MULTILINE))
+    wanted = requirements("lab") | {"python": PROJECT["requires-python"][2:]}
+    wanted["pytorch"] = wanted.pop("torch")
+    assert conda == wanted
+    assert "- d2l" not in text
+
+
+def test_version_is_the_same_everywhere():
+    import d2lpar
+
+    version = PROJECT["version"]
+    assert d2lpar.__version__ == version
+    assert f"## {version}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_no_file_names_a_package_index():
+    named = [
+        path.name
+        for path in [ROOT / "Makefile", ROOT / "pyproject.toml", ROOT / ".ci" / "run"]
+        if re.search(r"index-url|find-links|https?://", path.read_text())
+    ]
+    assert named == []
+
+
+# The README says what is there
+
+
+def test_readme_shows_the_install_cell():
+    from d2lpar import notebooks
+
+    assert notebooks.INSTALL_CELL in README
+
+
+def test_readme_says_which_chapters_are_here():
+    rows = re.findall(r"^\|[^|]*\| (\d\d) .*\| (here|planned) \|$", README, re.M)
+    here = [number for number, state in rows if state == "here"]
+    assert len(rows) >= 14
+    assert here == [name[:2] for name in chapters()]
+
+
+def test_readme_lists_every_black_box():
+    concepts = {name[3:] for name in chapters()}
+    tops = {name.split(".")[0] for name in NAMES} - concepts - DOORS
+    unlisted = [
+        n for n in tops if f"`{n}.py`" not in README and f"`{n}/`" not in README
+    ]
+    assert unlisted == []
+
+
+def test_paths_in_the_documents_exist():
+    for document in ("README.md", "CONTRIBUTING.md"):
+        text = (ROOT / document).read_text(encoding="utf-8")
+        links = re.findall(r"\]\((?!http)([^)#]+)\)", text)
+        assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_ci_calls_make_test_and_nothing_else():
+    path = Path(ROOT / ".ci" / "run")
+    lines = path.read_text().splitlines()
+    assert [
+        line for line in lines if line and not line.startswith(("#", "set ", "cd "))
+    ] == ["make test"]
+    assert path.stat().st_mode & 0o100

@@ -1,0 +1,164 @@
+"""Runs and their comparison: exact lines, exact tables, exact figures."""
+
+import pickle
+from functools import partial
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+from d2lpar.cluster import Cluster
+from d2lpar.runs import Comparison, Run, compare
+from d2lpar.timeline import Event, Timeline
+
+
+def make(**other):
+    """A run in which rank 1 sends 1,536 bytes to rank 0."""
+    send = Event(1, "send", "send", 0.0, 2e-5, 1536, peer=0, id=0)
+    recv = Event(0, "recv", "recv", 0.0, 2e-5, 1536, peer=1, id=0)
+    fields = {
+        "results": [1, 2],
+        "output": "hello\n",
+        "warnings": [],
+        "elapsed": 2e-5,
+        "clock": "virtual",
+        "backend": "sim",
+        "world_size": 2,
+        "device": "cpu",
+        "timeline": Timeline([send, recv], 2),
+        "bytes_sent": [0, 1536],
+        "messages": [0, 1],
+        "count_rounds": partial(int, 1),
+        "traffic": np.array([[0, 0], [1536, 0]]),
+        "peak_memory": [1536, 3072],
+        "cluster": Cluster.plain,
+    }
+    return Run(**fields | other)
+
+
+def measured(**other):
+    world = {"backend": "gloo", "clock": "measured", "cluster": None}
+    return make(**world | {"elapsed": 0.0412349, "peak_memory": None} | other)
+
+
+def test_a_run_says_where_it_ran_and_by_which_clock():
+    assert repr(make()) == (
+        "Run: 2 ranks in sim (plain), 20 us virtual, 1 message, 1,536 B sent"
+    )
+    assert repr(measured()) == (
+        "Run: 2 ranks in gloo, 41.23 ms measured, 1 message, 1,536 B sent"
+    )
+
+
+def test_warnings_are_pointed_at():
+    lines = repr(make(warnings=["Mind.", "Mind too."])).splitlines()
+    assert lines[1:] == ["     2 warnings: see .warnings"]
+
+
+@pytest.mark.parametrize(
+    ("backend", "device", "cluster", "world"),
+    [
+        ("sim", "cpu", Cluster.of("8xH100"), "sim (8xH100)"),
+        ("gloo", "cpu", None, "gloo"),
+        ("gloo", "cuda", None, "gloo (cuda)"),
+        ("nccl", "cuda", None, "nccl"),
+        ("nccl", "cuda:0", None, "nccl"),
+    ],
+)
+def test_the_world_is_named(backend, device, cluster, world):
+    run = make(backend=backend, device=device, cluster=cluster)
+    assert run.world == world
+
+
+def test_fields_are_kept_and_only_keywords_are_taken():
+    run = make()
+    assert run.results == [1, 2] and run.output == "hello\n"
+    assert run.traffic[1, 0] == sum(run.bytes_sent) == 1536
+    copy = pickle.loads(pickle.dumps(run))
+    assert repr(copy) == repr(run) and copy.timeline.events == run.timeline.events
+    with pytest.raises(TypeError):
+        Run([1, 2])
+
+
+TABLE = """\
+                                             bytes     bytes                      peak
+                                             sent,     sent,                   memory,
+                                           busiest       all                   busiest
+run    world            rounds  messages      rank     ranks             time     rank
+-----  ---------------  ------  --------  --------  --------  ---------------  -------
+small  2 x sim (plain)       1         1   1,536 B   1,536 B    20 us virtual  3,072 B
+big    2 x gloo              -     1,207  24.58 MB  27.58 MB  250 ms measured        -
+"""
+
+
+def test_the_table_is_exact():
+    big = measured(
+        bytes_sent=[3_000_000, 24_576_000],
+        elapsed=0.25,
+        messages=[7, 1200],
+        count_rounds=lambda: None,
+    )
+    assert repr(compare(small=make(), big=big)) + "\n" == TABLE
+
+
+def test_rows_hold_the_numbers_themselves():
+    table = compare(a=make(), b=measured())
+    assert isinstance(table, Comparison)
+    assert table.rows[0] == {
+        "name": "a",
+        "world": "2 x sim (plain)",
+        "rounds": 1,
+        "messages": 1,
+        "bytes_busiest": 1536,
+        "bytes_total": 1536,
+        "time": 2e-5,
+        "clock": "virtual",
+        "peak_memory": 3072,
+    }
+    assert table.rows[1]["peak_memory"] is None
+
+
+class Cells(HTMLParser):
+    """Collects the texts of a table and checks that its tags close."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.texts, self.scopes = [], [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.open.append(tag)
+        self.scopes += [value for name, value in attrs if name == "scope"]
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open[-1:] in (["td"], ["th"]):
+            self.texts.append(data)
+
+
+def test_the_html_table_says_the_same():
+    table = compare(ring=make(cluster=Cluster("a<b")), other=measured())
+    page = Cells()
+    page.feed(table._repr_html_())
+    assert page.open == []
+    assert page.texts == [text for row in table.cells() for text in row]
+    assert page.scopes == ["col"] * 8 + ["row"] * 2
+    assert "a&lt;b" in table._repr_html_()
+
+
+def test_the_plot_is_on_one_axis():
+    figure = compare(a=make(), b=make()).plot()
+    titles = [axes.get_title("left") for axes in figure.axes]
+    assert titles == ["a: 20 us virtual", "b: 20 us virtual"]
+
+
+def test_what_is_no_run_is_named():
+    with pytest.raises(TypeError) as error:
+        compare(ring=make(), naive=[1])
+    assert str(error.value) == "compare wants runs, but naive is of type list."
+    with pytest.raises(TypeError) as error:
+        compare()
+    assert str(error.value) == (
+        "compare wants runs by name, such as compare(ring=run1)."
+    )

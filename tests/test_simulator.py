@@ -1,0 +1,517 @@
+"""The simulated cluster: its clock, its wires, its memory and its order."""
+
+import math
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import d2lpar
+from d2lpar import Cluster
+
+ALPHA, BETA = 1e-5, 1e-9
+
+
+def sim(fn, *args, n=4, **options):
+    options.setdefault("cluster", Cluster.ideal(alpha=ALPHA, beta=BETA))
+    return d2lpar.run(fn, *args, world_size=n, backend="sim", **options)
+
+
+def close(a, b):
+    return math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-15)
+
+
+# messages
+
+
+def send_one(count):
+    x = torch.ones(count)
+    if dist.get_rank() == 0:
+        dist.send(x, 1)
+    else:
+        dist.recv(x, 0)
+    return d2lpar.now()
+
+
+@pytest.mark.parametrize("count", [0, 1, 1_000, 1_000_003])
+def test_a_message_takes_alpha_and_its_bytes(count):
+    run = sim(send_one, count, n=2)
+    assert close(run.elapsed, ALPHA + 4 * count * BETA)
+    assert close(run.results[0], run.elapsed) and close(run.results[1], run.elapsed)
+    assert run.bytes_sent == [4 * count, 0] and run.messages == [1, 0]
+    assert run.rounds == 1 and run.traffic[0, 1] == 4 * count
+
+
+def late_receiver():
+    if dist.get_rank() == 0:
+        dist.send(torch.ones(10), 1)
+    else:
+        d2lpar.sleep(1.0)
+        dist.recv(torch.ones(10), 0)
+
+
+def test_a_send_ends_when_it_is_received():
+    run = sim(late_receiver, n=2)
+    assert close(run.elapsed, 1.0 + ALPHA + 40 * BETA)
+    waits = [e for e in run.timeline if e.rank == 0 and e.name == "wait"]
+    assert close(waits[0].stop - waits[0].start, run.elapsed)
+
+
+def test_buffered_messages_leave_before_they_are_received():
+    run = sim(late_receiver, n=2, buffered=True)
+    assert close(run.elapsed, 1.0)
+    assert not [e for e in run.timeline if e.rank == 0 and e.name == "wait"]
+
+
+def exchange_all(count):
+    n, r = dist.get_world_size(), dist.get_rank()
+    ops = []
+    for i in range(n):
+        if i != r:
+            ops.append(dist.P2POp(dist.isend, torch.full((count,), float(r)), i))
+            ops.append(dist.P2POp(dist.irecv, torch.empty(count), i))
+    for work in dist.batch_isend_irecv(ops):
+        work.wait()
+
+
+def test_ports_are_full_duplex_and_serve_one_transfer_at_a_time():
+    one = ALPHA + 4_000 * BETA
+    assert close(sim(exchange_all, 1000, n=2).elapsed, one)
+    assert close(sim(gather_by_hand, 1000, n=5).elapsed, 4 * one)
+    assert sim(gather_by_hand, 1000, n=5).rounds == 4
+    assert sim(exchange_all, 1000, n=5).elapsed >= 4 * one * (1 - 1e-9)
+
+
+def gather_by_hand(count):
+    n = dist.get_world_size()
+    if dist.get_rank():
+        dist.send(torch.ones(count), 0)
+    else:
+        for i in range(1, n):
+            dist.recv(torch.empty(count), i)
+
+
+def two_pairs():
+    r = dist.get_rank()
+    x = torch.ones(250_000)
+    if r < 2:
+        dist.send(x, r + 2)
+    else:
+        dist.recv(x, r - 2)
+
+
+def test_transfers_over_one_network_card_queue():
+    cluster = Cluster.of("2x2xA100", network="100Gb")
+    alpha, bandwidth, shared = cluster.path(0, 2)
+    assert shared
+    run = sim(two_pairs, cluster=cluster)
+    sends = sorted((e.start, e.stop) for e in run.timeline if e.name == "send")
+    one = alpha + 1e6 / bandwidth
+    assert close(sends[0][1] - sends[0][0], one)
+    assert close(sends[1][0], sends[0][1]) and close(sends[1][1] - sends[1][0], one)
+    free = sim(two_pairs)
+    assert close(free.elapsed, ALPHA + 1e6 * BETA)
+
+
+def workers():
+    n, r = dist.get_world_size(), dist.get_rank()
+    if r:
+        d2lpar.sleep(1.0 / r)
+        dist.send(torch.tensor([r]), 0)
+        return None
+    return [dist.recv(torch.empty(1, dtype=torch.int64)) for _ in range(n - 1)]
+
+
+def test_any_source_receives_in_the_order_of_virtual_time():
+    assert sim(workers, n=5).results[0] == [4, 3, 2, 1]
+
+
+def unbatched():
+    other = 1 - dist.get_rank()
+    works = [dist.isend(torch.ones(3), other), dist.irecv(torch.ones(3), other)]
+    for work in works:
+        work.wait()
+
+
+def test_opposite_messages_without_a_batch_are_warned_of():
+    assert len(sim(unbatched, n=2).warnings) == 1
+    assert "batch_isend_irecv" in sim(unbatched, n=2).warnings[0]
+    assert sim(exchange_all, 10, n=2).warnings == []
+
+
+def forgets_to_wait():
+    other = 1 - dist.get_rank()
+    x, y = torch.full((3,), 7.0), torch.zeros(3)
+    works = [dist.isend(x, other), dist.irecv(y, other)]
+    early = y.clone()
+    for work in works:
+        work.wait()
+    return early, y
+
+
+def test_data_arrives_when_the_transfer_ends_not_before():
+    for early, late in sim(forgets_to_wait, n=2).results:
+        assert early.tolist() == [0.0] * 3 and late.tolist() == [7.0] * 3
+
+
+def polls():
+    if dist.get_rank() == 0:
+        work = dist.irecv(x := torch.empty(1000), 1)
+        looks = 0
+        while not work.is_completed():
+            looks += 1
+        return looks, x.sum().item(), d2lpar.now()
+    d2lpar.sleep(1e-4)
+    dist.send(torch.ones(1000), 0)
+
+
+def test_a_look_costs_a_microsecond_and_lets_others_run():
+    looks, total, now = sim(polls, n=2).results[0]
+    assert total == 1000.0
+    assert close(now, (looks + 1) * 1e-6)
+    assert 1e-4 + ALPHA + 4e-6 <= now <= 1e-4 + ALPHA + 4e-6 + 2e-6
+
+
+# collectives
+
+
+def reduce_all(count, dtype=torch.float32):
+    dist.all_reduce(torch.ones(count, dtype=dtype))
+
+
+def ring_by_hand(count):
+    n, r = dist.get_world_size(), dist.get_rank()
+    tensor = torch.ones(count)
+    chunks = list(tensor.tensor_split(n))
+    for phase in (0, 1):
+        for k in range(n - 1):
+            out, into = chunks[(r + phase - k) % n], chunks[(r + phase - k - 1) % n]
+            incoming = torch.empty_like(into)
+            ops = [
+                dist.P2POp(dist.isend, out, (r + 1) % n),
+                dist.P2POp(dist.irecv, incoming, (r - 1) % n),
+            ]
+            for work in dist.batch_isend_irecv(ops):
+                work.wait()
+            into.copy_(incoming if phase else into + incoming)
+    assert torch.equal(tensor, torch.full((count,), float(n)))
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 5, 8])
+@pytest.mark.parametrize("count", [1, 7, 1000, 100_003])
+def test_native_all_reduce_is_the_ring(n, count):
+    native, hand = sim(reduce_all, count, n=n), sim(ring_by_hand, count, n=n)
+    chunk = -(-count // n) * 4
+    assert close(native.elapsed, 2 * (n - 1) * (ALPHA + chunk * BETA))
+    assert close(hand.elapsed, native.elapsed)
+    assert hand.bytes_sent == native.bytes_sent
+    assert sum(native.bytes_sent) == 2 * (n - 1) * count * 4
+    assert hand.messages == native.messages == [2 * (n - 1)] * n
+    assert hand.rounds == native.rounds == 2 * (n - 1)
+    assert (hand.traffic == native.traffic).all()
+
+
+def one_of_each(kind, count):
+    n, r = dist.get_world_size(), dist.get_rank()
+    x, pieces = torch.ones(count), [torch.ones(count) for _ in range(n)]
+    calls = {
+        "broadcast": lambda: dist.broadcast(x, 1),
+        "reduce": lambda: dist.reduce(x, 1),
+        "all_gather": lambda: dist.all_gather(pieces, x),
+        "gather": lambda: dist.gather(x, pieces if r == 1 else None, 1),
+        "scatter": lambda: dist.scatter(x, pieces if r == 1 else None, 1),
+        "reduce_scatter": lambda: dist.reduce_scatter(x, pieces),
+        "all_to_all": lambda: dist.all_to_all(pieces, [p * 2 for p in pieces]),
+        "barrier": dist.barrier,
+    }
+    calls[kind]()
+
+
+@pytest.mark.parametrize("n", [2, 3, 5])
+def test_other_collectives_take_their_closed_forms(n):
+    size, rest = 4_000, n - 1
+    step = ALPHA + size * BETA
+    forms = {
+        "broadcast": (rest * ALPHA + size * BETA, rest * size, rest),
+        "reduce": (rest * ALPHA + size * BETA, rest * size, rest),
+        "all_gather": (rest * step, n * rest * size, rest),
+        "reduce_scatter": (rest * step, n * rest * size, rest),
+        "gather": (rest * step, rest * size, rest),
+        "scatter": (rest * step, rest * size, rest),
+        "all_to_all": (rest * step, n * rest * size, rest),
+        "barrier": (0.0, 0, 0),
+    }
+    for kind, (seconds, nbytes, rounds) in forms.items():
+        run = sim(one_of_each, kind, 1000, n=n)
+        assert close(run.elapsed, seconds), kind
+        assert (sum(run.bytes_sent), run.rounds) == (nbytes, rounds), kind
+
+
+def two_groups():
+    n, r = dist.get_world_size(), dist.get_rank()
+    groups = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    dist.all_reduce(torch.ones(1000), group=groups[r // 2])
+
+
+def test_disjoint_groups_do_not_wait_for_each_other():
+    run = sim(two_groups)
+    assert close(run.elapsed, 2 * (ALPHA + 2000 * BETA))
+
+
+# compute
+
+
+def multiply(count=1):
+    a = torch.ones(256, 512)
+    start = d2lpar.now()
+    for _ in range(count):
+        a @ a.T
+    return d2lpar.now() - start
+
+
+def test_computing_is_charged_by_the_roofline():
+    cluster = Cluster.of("2xH100")
+    moved = 4 * (256 * 512 * 2 + 256 * 256)
+    expected = cluster.compute_seconds(0, 2 * 256 * 256 * 512, moved, torch.float32)
+    run = sim(multiply, 3, n=2, cluster=cluster)
+    assert expected > 0 and close(run.results[0], 3 * expected)
+    matmuls = [e for e in run.timeline if e.rank == 0 and e.name == "mm"]
+    assert [e.flops for e in matmuls] == [2 * 256 * 256 * 512] * 3
+    assert sim(multiply, n=2).elapsed == 0.0
+
+
+def step():
+    multiply(10)
+    dist.all_reduce(torch.ones(10))
+    return d2lpar.now()
+
+
+def test_a_straggler_makes_the_others_wait():
+    cluster = Cluster.of("4xH100")
+    even, slow = sim(step, cluster=cluster), sim(step, cluster=cluster.slow(2, 4.0))
+    busy = [
+        sum(e.stop - e.start for e in slow.timeline if e.rank == r and e.flops)
+        for r in range(4)
+    ]
+    assert close(busy[2], 4 * busy[0])
+    assert close(slow.elapsed - even.elapsed, busy[2] - busy[0])
+    waits = [e for e in slow.timeline if e.name == "wait" and e.rank == 0]
+    assert sum(e.stop - e.start for e in waits) > busy[2] - busy[0]
+
+
+# memory
+
+
+def allocate():
+    r = dist.get_rank()
+    a = torch.zeros(1000)  # 4000
+    b = a.view(10, 100)[2:5]  # a view is free
+    c = a + 1  # 8000 in all
+    del a
+    d = torch.ones(r * 100, dtype=torch.float64)  # 800 r more: b still holds a
+    del b
+    e = torch.tensor([1.0, 2.0])  # a is gone, the peak is past
+    c += 1
+    return c.sum() + d.sum() + e.sum()
+
+
+def test_peak_memory_of_a_known_program():
+    assert sim(allocate).peak_memory == [8000, 8800, 9600, 10400]
+
+
+def uses_argument(x):
+    x += 1
+    y = x.clone()
+    return y
+
+
+def backward():
+    w = torch.ones(100, requires_grad=True)
+    (w * w).sum().backward()
+
+
+def resizes():
+    x = torch.ones(1000)
+    x.untyped_storage().resize_(0)
+    y = torch.ones(500)
+    x.untyped_storage().resize_(4000)
+    return y
+
+
+def test_memory_of_arguments_gradients_and_freed_storages():
+    assert sim(uses_argument, torch.ones(50), n=2).peak_memory == [200, 200]
+    assert sim(resizes, n=2).peak_memory == [6000, 6000]
+    # w, w*w and the sum are alive in forward; backward adds the gradient's terms
+    peak = sim(backward, n=1)
+    assert 3 * 400 <= peak.peak_memory[0] <= 5 * 400 + 64
+
+
+def on_meta():
+    x = torch.ones(1_000_000_000)
+    dist.all_reduce(x)
+    return x.device.type
+
+
+def test_meta_tensors_cost_time_and_bytes_but_no_memory():
+    run = sim(on_meta, n=2, device="meta")
+    assert run.results == ["meta", "meta"]
+    assert run.peak_memory == [4_000_000_000] * 2
+    assert run.bytes_sent == [4_000_000_000] * 2
+
+
+# order
+
+
+def noisy():
+    r, n = dist.get_rank(), dist.get_world_size()
+    d2lpar.sleep(0.001 * ((r * 7) % n))
+    x = torch.rand(50)
+    ops = [
+        dist.P2POp(dist.isend, x, (r + 1) % n),
+        dist.P2POp(dist.irecv, y := torch.empty(50), (r - 1) % n),
+    ]
+    for work in dist.batch_isend_irecv(ops):
+        work.wait()
+    print(r, d2lpar.now())
+    dist.all_reduce(y)
+    return y
+
+
+def test_two_runs_are_identical():
+    cluster = Cluster.of("2x4xT4", network="25Gb").slow(3, 2.0)
+    a, b = (sim(noisy, n=8, cluster=cluster, seed=4) for _ in range(2))
+    assert a.timeline.events == b.timeline.events
+    assert str(a.timeline) == str(b.timeline)
+    assert (a.output, a.elapsed, a.peak_memory) == (b.output, b.elapsed, b.peak_memory)
+    assert all(torch.equal(x, y) for x, y in zip(a.results, b.results, strict=True))
+
+
+def bare():
+    return dist.get_rank()
+
+
+def test_nothing_of_torch_is_changed():
+    import torch.utils._python_dispatch as modes
+
+    def state():
+        return (
+            dist.batch_isend_irecv,
+            dist.distributed_c10d._world,
+            torch.UntypedStorage.resize_,
+            torch.get_num_threads(),
+            torch.initial_seed(),
+            sys.excepthook,
+            sys.stdout,
+            {k: v for k, v in vars(modes).items() if k.startswith("_is_in_")},
+            dist.is_initialized(),
+        )
+
+    before = state()
+    sim(bare)
+    with pytest.raises(d2lpar.RankError):
+        sim(lambda: 1 / 0)
+    assert state() == before
+
+
+def test_a_thousand_and_twenty_four_ranks():
+    start = time.monotonic()
+    run = sim(ring_rounds, 100, n=1024)
+    assert run.results == [float((r - 100) % 1024) for r in range(1024)]
+    assert run.rounds == 100 and sum(run.messages) == 102_400
+    assert time.monotonic() - start < 300  # a watchdog; usually well under a minute
+
+
+def ring_rounds(rounds):
+    n, r = dist.get_world_size(), dist.get_rank()
+    x, y = torch.tensor([float(r)]), torch.empty(1)
+    for _ in range(rounds):
+        ops = [
+            dist.P2POp(dist.isend, x, (r + 1) % n),
+            dist.P2POp(dist.irecv, y, (r - 1) % n),
+        ]
+        for work in dist.batch_isend_irecv(ops):
+            work.wait()
+        x, y = y, x
+    return x.item()
+
+
+# interrupts and soak
+
+INTERRUPTED = """
+    import threading, time, _thread
+    import torch, torch.distributed as dist
+    import d2lpar
+
+    def hang(how):
+        if how == "loop" and dist.get_rank() == 1:
+            while True:
+                pass
+        while True:
+            dist.barrier()
+
+    def healthy():
+        x = torch.ones(2)
+        dist.all_reduce(x)
+        return x[0].item()
+
+    for how in ("loop", "barriers"):
+        threads = threading.active_count()
+        print("ready", flush=True)
+        try:
+            d2lpar.run(hang, how, world_size=3, backend=BACKEND)
+        except KeyboardInterrupt:
+            print("interrupted", threading.active_count() - threads, flush=True)
+        assert d2lpar.run(healthy, world_size=3, backend=BACKEND).results == [3.0] * 3
+    print("done", flush=True)
+"""
+
+
+@pytest.mark.parametrize("backend", ["sim", "gloo"])
+def test_interrupt_returns_to_the_prompt(backend, tmp_path):
+    script = tmp_path / "script.py"
+    code = textwrap.dedent(INTERRUPTED).replace("BACKEND", repr(backend))
+    script.write_text(code)
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    child = subprocess.Popen(
+        [sys.executable, script], stdout=subprocess.PIPE, text=True, env=env
+    )
+    try:
+        for _ in range(2):
+            assert child.stdout.readline() == "ready\n"
+            time.sleep(4.0)
+            start = time.monotonic()
+            child.send_signal(signal.SIGINT)
+            assert child.stdout.readline() == "interrupted 0\n"
+            assert time.monotonic() - start < 10  # a watchdog; the goal is 2 s
+        assert child.stdout.readline() == "done\n"
+        assert child.wait(30) == 0
+    finally:
+        child.kill()
+        child.stdout.close()
+
+
+@pytest.mark.parametrize("backend, times", [("sim", 1000), ("gloo", 200)])
+def test_many_runs_leave_nothing(backend, times):
+    import threading
+
+    import psutil
+
+    me = psutil.Process()
+
+    def use():
+        children = sum(len(c.children(recursive=True)) for c in me.children())
+        return me.num_fds(), threading.active_count(), children
+
+    for _ in range(20):
+        d2lpar.run(exchange_all, 100, world_size=4, backend=backend)
+    before, memory = use(), me.memory_info().rss
+    for _ in range(times):
+        d2lpar.run(exchange_all, 100, world_size=4, backend=backend)
+    assert use() == before
+    assert me.memory_info().rss - memory < 50e6

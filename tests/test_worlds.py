@@ -1,0 +1,385 @@
+"""One function, two worlds: the same results, bytes, messages and output."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+import d2lpar
+
+SIZES = [1, 2, 3, 4, 5, 8]
+
+
+def mine(shape=(6,), dtype=torch.float64):
+    """A tensor that differs from rank to rank; whole numbers, so sums are exact."""
+    count = int(np.prod(shape))
+    return torch.arange(count).reshape(shape).to(dtype) + 10 * (dist.get_rank() + 1)
+
+
+# messages
+
+
+def shift():
+    n, r = dist.get_world_size(), dist.get_rank()
+    if n == 1:
+        return mine()
+    x, y = mine(), torch.empty(6, dtype=torch.float64)
+    if r % 2 == 0:
+        dist.send(x, (r + 1) % n)
+        dist.recv(y, (r - 1) % n)
+    else:
+        dist.recv(y, (r - 1) % n)
+        dist.send(x, (r + 1) % n)
+    print(f"rank {r} has {y[0]:.0f}")
+    return y
+
+
+def line():
+    n, r = dist.get_world_size(), dist.get_rank()
+    total = mine((2, 3), torch.int64)
+    if r > 0:
+        before = torch.empty_like(total)
+        sender = dist.recv(before, r - 1)
+        assert sender == r - 1
+        total = total + before
+    if r < n - 1:
+        dist.send(total, r + 1)
+    return total
+
+
+def nonblocking():
+    n, r = dist.get_world_size(), dist.get_rank()
+    inbox = [torch.empty(6, dtype=torch.float64) for _ in range(n)]
+    works = [dist.irecv(inbox[i], i, tag=3) for i in range(n) if i != r]
+    works += [dist.isend(mine() * (i + 1), i, tag=3) for i in range(n) if i != r]
+    for work in works:
+        work.wait()
+    inbox[r] = mine() * (r + 1)
+    return inbox
+
+
+def tags():
+    r = dist.get_rank()
+    if dist.get_world_size() == 1 or r > 1:
+        return None
+    if r == 0:
+        works = [dist.isend(torch.tensor([float(t)]), 1, tag=t) for t in (1, 2)]
+        for work in works:
+            work.wait()
+        return None
+    second, first = torch.empty(1), torch.empty(1)
+    works = [dist.irecv(second, 0, tag=2), dist.irecv(first, 0, tag=1)]
+    for work in works:
+        work.wait()
+    return first, second
+
+
+def batched():
+    n, r = dist.get_world_size(), dist.get_rank()
+    if n == 1:
+        return None
+    left, right = torch.empty(6, dtype=torch.float64), torch.empty(4)
+    ops = [
+        dist.P2POp(dist.isend, mine(), (r + 1) % n),
+        dist.P2POp(dist.irecv, left, (r - 1) % n),
+    ]
+    for work in dist.batch_isend_irecv(ops):
+        work.wait()
+    ops = [
+        dist.P2POp(dist.irecv, right, (r + 1) % n),
+        dist.P2POp(dist.isend, torch.full((4,), float(r)), (r - 1) % n),
+    ]
+    for work in dist.batch_isend_irecv(ops):
+        work.wait()
+    return left, right
+
+
+def any_source():
+    n, r = dist.get_world_size(), dist.get_rank()
+    if r > 0:
+        dist.send(mine(), 0)
+        return None
+    seen, total = [], torch.zeros(6, dtype=torch.float64)
+    for _ in range(n - 1):
+        x = torch.empty(6, dtype=torch.float64)
+        seen.append(dist.recv(x))
+        total += x
+    return sorted(seen), total
+
+
+def subgroups():
+    n, r = dist.get_world_size(), dist.get_rank()
+    even = dist.new_group(list(range(0, n, 2)))
+    odd = dist.new_group(list(range(1, n, 2))) if n > 1 else None
+    group = even if r % 2 == 0 else odd
+    x = mine()
+    dist.all_reduce(x, group=group)
+    ranks = dist.get_process_group_ranks(group)
+    if len(ranks) > 1:
+        if r == ranks[0]:
+            dist.send(x, ranks[-1], group=group)
+        elif r == ranks[-1]:
+            dist.recv(x, ranks[0], group=group)
+    return ranks, dist.get_rank(group), x
+
+
+MESSAGES = [shift, line, nonblocking, tags, batched, any_source, subgroups]
+
+# collectives
+
+
+def all_reduce_ops():
+    results = []
+    for op in ("SUM", "PRODUCT", "MIN", "MAX"):
+        x = mine((5,))
+        dist.all_reduce(x, getattr(dist.ReduceOp, op))
+        results.append(x)
+    for op in ("BAND", "BOR", "BXOR"):
+        x = mine((3,), torch.int64)
+        dist.all_reduce(x, getattr(dist.ReduceOp, op))
+        results.append(x)
+    work = dist.all_reduce(y := mine((7,), torch.float32), async_op=True)
+    work.wait()
+    return results, y
+
+
+def average():
+    x = mine((4,))
+    dist.all_reduce(x, dist.ReduceOp.AVG)
+    return x
+
+
+def broadcast():
+    results = []
+    for root in range(dist.get_world_size()):
+        x = mine((2, 2))
+        dist.broadcast(x, root)
+        results.append(x)
+    return results
+
+
+def reduce():
+    results = []
+    for root in range(dist.get_world_size()):
+        x = mine((3,))
+        dist.reduce(x, root)
+        results.append(x if dist.get_rank() == root else None)
+    return results
+
+
+def all_gather():
+    n = dist.get_world_size()
+    pieces = [torch.empty(3, dtype=torch.float64) for _ in range(n)]
+    dist.all_gather(pieces, mine((3,)))
+    whole = torch.empty(3 * n, dtype=torch.float64)
+    dist.all_gather_into_tensor(whole, mine((3,)))
+    return pieces, whole
+
+
+def gather_scatter():
+    n, r = dist.get_world_size(), dist.get_rank()
+    root = n - 1
+    pieces = [torch.empty(3, dtype=torch.float64) for _ in range(n)]
+    dist.gather(mine((3,)), pieces if r == root else None, dst=root)
+    back = torch.empty(3, dtype=torch.float64)
+    dist.scatter(back, [p + 1 for p in pieces] if r == root else None, src=root)
+    return pieces if r == root else None, back
+
+
+def reduce_scatter():
+    n = dist.get_world_size()
+    out = torch.empty(2, dtype=torch.float64)
+    dist.reduce_scatter(out, [mine((2,)) * i for i in range(n)])
+    whole = torch.empty(2, dtype=torch.float64)
+    dist.reduce_scatter_tensor(whole, mine((2 * n,)))
+    return out, whole
+
+
+def all_to_all():
+    n, r = dist.get_world_size(), dist.get_rank()
+    outs = [torch.empty(2, dtype=torch.float64) for _ in range(n)]
+    dist.all_to_all(outs, [mine((2,)) + 100 * i for i in range(n)])
+    whole = torch.empty(2 * n, dtype=torch.float64)
+    dist.all_to_all_single(whole, mine((2 * n,)))
+    uneven = torch.empty((r + 1) * n, dtype=torch.float64)
+    rows = [i + 1 for i in range(n)]
+    dist.all_to_all_single(uneven, mine((sum(rows),)), [r + 1] * n, rows)
+    return outs, whole, uneven
+
+
+def objects():
+    n, r = dist.get_world_size(), dist.get_rank()
+    every = [None] * n
+    dist.all_gather_object(every, {"rank": r})
+    box = ["from the root"] if r == 0 else [None]
+    dist.broadcast_object_list(box, src=0)
+    dist.barrier()
+    return every, box
+
+
+def coalesced():
+    tensors = [mine((3,)), mine((2, 2))]
+    dist.all_reduce_coalesced(tensors)
+    return tensors
+
+
+COLLECTIVES = [
+    all_reduce_ops,
+    average,
+    broadcast,
+    reduce,
+    all_gather,
+    gather_scatter,
+    reduce_scatter,
+    all_to_all,
+    objects,
+    coalesced,
+]
+
+
+def program(functions):
+    """All of them, one after another, in one run."""
+    return [fn() for fn in functions]
+
+
+def equal(a, b):
+    if isinstance(a, torch.Tensor):
+        assert a.dtype == b.dtype and torch.equal(a, b)
+    elif isinstance(a, (list, tuple)):
+        assert len(a) == len(b)
+        for x, y in zip(a, b, strict=True):
+            equal(x, y)
+    else:
+        assert a == b
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("functions", [MESSAGES, COLLECTIVES], ids=["p2p", "coll"])
+def test_sim_and_gloo_are_equal(functions, n):
+    sim = d2lpar.run(program, functions, world_size=n, backend="sim")
+    gloo = d2lpar.run(program, functions, world_size=n, backend="gloo")
+    equal(sim.results, gloo.results)
+    assert sim.bytes_sent == gloo.bytes_sent
+    assert sim.messages == gloo.messages
+    assert sim.output == gloo.output
+    assert sim.rounds == gloo.rounds
+    assert (sim.traffic == gloo.traffic).all()
+    assert (sim.clock, gloo.clock) == ("virtual", "measured")
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_collectives_have_the_values_of_the_serial_truth(n):
+    run = d2lpar.run(program, COLLECTIVES, world_size=n, backend="sim")
+    whole = [torch.arange(5.0, dtype=torch.float64) + 10 * (r + 1) for r in range(n)]
+    three = [torch.arange(3.0, dtype=torch.float64) + 10 * (r + 1) for r in range(n)]
+    for rank, results in enumerate(run.results):
+        (ops, _), mean, casts, reduced, gathered, dealt, scattered, swapped, *_ = results
+        stack = torch.stack(whole)
+        equal(ops[0], stack.sum(0))
+        equal(ops[1], stack.prod(0))
+        equal(ops[2], stack.min(0).values)
+        equal(ops[3], stack.max(0).values)
+        equal(mean, torch.stack([t[:4] for t in whole]).mean(0))
+        equal([c[0, 0].item() for c in casts], [10.0 * (r + 1) for r in range(n)])
+        equal(reduced[rank], torch.stack(three).sum(0))
+        equal(gathered[0], three)
+        equal(gathered[1], torch.cat(three))
+        equal(dealt[1], three[rank] + 1)
+        equal(scattered[0], torch.stack([t[:2] for t in three]).sum(0) * rank)
+        equal(swapped[0], [t[:2] + 100 * rank for t in three])
+
+
+# isolation
+
+counter = {"calls": 0}
+
+
+def write_everywhere(tensor, numbers):
+    counter["calls"] += 1
+    tensor += dist.get_rank()
+    numbers.append(dist.get_rank())
+    return counter["calls"], tensor.clone(), list(numbers)
+
+
+@pytest.mark.parametrize("backend", ["sim", "gloo"])
+def test_ranks_share_nothing(backend):
+    tensor, numbers = torch.zeros(3), [7]
+    for _ in range(2):
+        run = d2lpar.run(write_everywhere, tensor, numbers, world_size=3, backend=backend)
+        for rank, (calls, after, seen) in enumerate(run.results):
+            assert calls == 1
+            equal(after, torch.full((3,), float(rank)))
+            assert seen == [7, rank]
+    equal(tensor, torch.zeros(3))
+    assert numbers == [7] and counter == {"calls": 0}
+
+
+def draw():
+    numbers = [torch.rand(1).item(), np.random.rand(), random.random()]
+    dist.all_reduce(torch.ones(1))
+    if dist.get_rank() == 1:
+        torch.rand(5), np.random.rand(5), random.random()
+    dist.all_reduce(torch.ones(1))
+    numbers += [torch.rand(1).item(), np.random.rand(), random.random()]
+    random.seed(3), np.random.seed(3), torch.manual_seed(3)
+    dist.barrier()
+    return [*numbers, torch.rand(1).item(), np.random.rand(), random.random()]
+
+
+def test_random_numbers_are_each_ranks_own():
+    torch.manual_seed(5), np.random.seed(5), random.seed(5)
+    expected = [torch.rand(1).item(), np.random.rand(), random.random()]
+    torch.manual_seed(5), np.random.seed(5), random.seed(5)
+    sim = d2lpar.run(draw, world_size=3, backend="sim", seed=11)
+    gloo = d2lpar.run(draw, world_size=3, backend="gloo", seed=11)
+    assert [torch.rand(1).item(), np.random.rand(), random.random()] == expected
+    assert sim.results == gloo.results
+    assert sim.results[0] == sim.results[2] != sim.results[1]
+    assert sim.results[0][:3] == sim.results[1][:3]
+    assert d2lpar.run(draw, world_size=3, backend="sim", seed=12).results != sim.results
+
+
+def tied(a, view, module):
+    view += 1
+    module[0].weight.data += 1
+    return a, bool(module[0].weight is module[1].weight), a.sum().item()
+
+
+@pytest.mark.parametrize("backend", ["sim", "gloo"])
+def test_views_and_tied_weights_stay_tied(backend):
+    a = torch.zeros(4)
+    module = torch.nn.ModuleList([torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)])
+    module[1].weight = module[0].weight
+    run = d2lpar.run(tied, a, a[1:3], module, world_size=2, backend=backend)
+    for after, same, total in run.results:
+        equal(after, torch.tensor([0.0, 1.0, 1.0, 0.0]))
+        assert same and total == 2.0
+    equal(a, torch.zeros(4))
+
+
+def detached():
+    w = torch.ones(2, requires_grad=True)
+    return {"loss": (w * 2).sum(), "w": w}
+
+
+@pytest.mark.parametrize("backend", ["sim", "gloo"])
+def test_results_are_detached(backend):
+    for result in d2lpar.run(detached, world_size=2, backend=backend).results:
+        assert not result["loss"].requires_grad and not result["w"].requires_grad
+        assert result["loss"].item() == 4.0
+
+
+def hello():
+    print("hello from rank", dist.get_rank())
+    print("second line", end="")
+
+
+@pytest.mark.parametrize("backend", ["sim", "gloo"])
+def test_output_is_in_rank_order_and_shown(backend, capsys):
+    run = d2lpar.run(hello, world_size=3, backend=backend)
+    text = "".join(f"hello from rank {r}\nsecond line\n" for r in range(3))
+    assert run.output == text
+    assert capsys.readouterr().out == text
