@@ -12,7 +12,6 @@ from . import ship
 from .backends import torch_private
 from .backends.ledger import Ledger
 from .cluster import Cluster
-from .errors import RankError
 from .runs import Run
 from .timeline import Timeline
 
@@ -34,7 +33,9 @@ def defaults(world_size=None, backend=None, cluster=None, device=None):
     }
     if world_size is not None:
         _world_size(world_size)
-    _defaults.update({name: value for name, value in given.items() if value is not None})
+    _defaults.update(
+        {name: value for name, value in given.items() if value is not None}
+    )
 
 
 def run(
@@ -178,7 +179,9 @@ def _as_run(outcome, world):
     events = [event for report in reports for event in report.events]
     clock = "virtual" if sim else "measured"
     return Run(
-        results=[r.result if r.result is None else ship.unpack(r.result) for r in reports],
+        results=[
+            r.result if r.result is None else ship.unpack(r.result) for r in reports
+        ],
         output="".join(_whole_lines(report.output) for report in reports),
         warnings=list(dict.fromkeys(w for report in reports for w in report.warnings)),
         elapsed=outcome.elapsed,
@@ -256,7 +259,11 @@ def _check_function(fn, args, kwargs, timeout, seed, buffered):
         raise TypeError(
             f"run needs a function, not {type(fn).__name__}: run(fn, argument, ...)"
         )
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or timeout <= 0:
+    if (
+        isinstance(timeout, bool)
+        or not isinstance(timeout, int | float)
+        or timeout <= 0
+    ):
         raise ValueError(f"timeout must be a number of seconds > 0, not {timeout!r}")
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise ValueError(f"seed must be an integer >= 0, not {seed!r}")

@@ -10,12 +10,10 @@ import contextlib
 import inspect
 import io
 import pickle
-
 import sysconfig
 
 import cloudpickle
 import torch
-from torch.utils._pytree import tree_map
 
 _SHARED = tuple(
     path for key, path in sysconfig.get_paths().items() if "lib" in key and path
@@ -125,13 +123,16 @@ def unpack(data):
 
 def tidy(value):
     """A result with every tensor in lists, tuples and dicts detached and on the CPU."""
-
-    def plain(item):
-        if not isinstance(item, torch.Tensor):
-            return item
-        item = item.detach()
-        return item.cpu() if item.device.type == "cuda" else item
-
-    return tree_map(plain, value)
-
-
+    if isinstance(value, torch.Tensor):
+        value = value.detach()
+        return value.cpu() if value.device.type == "cuda" else value
+    if type(value) in (list, set):
+        return type(value)(map(tidy, value))
+    if isinstance(value, tuple):
+        items = map(tidy, value)
+        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+    if isinstance(value, dict):
+        copy = dict(value) if type(value) is dict else value.copy()
+        copy.update((key, tidy(item)) for key, item in value.items())
+        return copy
+    return value

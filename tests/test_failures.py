@@ -1,4 +1,4 @@
-"""Broken programs end soon, name the culprit, its call and its line, and leave nothing."""
+"""Broken programs end soon, name the culprit and its line, and leave nothing."""
 
 import os
 import signal
@@ -37,9 +37,7 @@ def fails(fn, *args, n=3, backend="sim", **options):
     before = processes(), threading.active_count(), psutil.Process().num_fds()
     start = time.monotonic()
     with pytest.raises(RankError) as caught:
-        d2lpar.run(
-            fn, *args, world_size=n, backend=backend, timeout=TIMEOUT, **options
-        )
+        d2lpar.run(fn, *args, world_size=n, backend=backend, timeout=TIMEOUT, **options)
     assert time.monotonic() - start < TIMEOUT + WATCHDOG
     error = caught.value
     again = d2lpar.run(healthy, world_size=n, backend=backend)

@@ -254,7 +254,7 @@ def test_other_collectives_take_their_closed_forms(n):
 
 
 def two_groups():
-    n, r = dist.get_world_size(), dist.get_rank()
+    r = dist.get_rank()
     groups = [dist.new_group([0, 1]), dist.new_group([2, 3])]
     dist.all_reduce(torch.ones(1000), group=groups[r // 2])
 

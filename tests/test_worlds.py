@@ -276,7 +276,9 @@ def test_collectives_have_the_values_of_the_serial_truth(n):
     whole = [torch.arange(5.0, dtype=torch.float64) + 10 * (r + 1) for r in range(n)]
     three = [torch.arange(3.0, dtype=torch.float64) + 10 * (r + 1) for r in range(n)]
     for rank, results in enumerate(run.results):
-        (ops, _), mean, casts, reduced, gathered, dealt, scattered, swapped, *_ = results
+        (ops, _), mean, casts, reduced, gathered, dealt, scattered, swapped, *_ = (
+            results
+        )
         stack = torch.stack(whole)
         equal(ops[0], stack.sum(0))
         equal(ops[1], stack.prod(0))
@@ -308,7 +310,9 @@ def write_everywhere(tensor, numbers):
 def test_ranks_share_nothing(backend):
     tensor, numbers = torch.zeros(3), [7]
     for _ in range(2):
-        run = d2lpar.run(write_everywhere, tensor, numbers, world_size=3, backend=backend)
+        run = d2lpar.run(
+            write_everywhere, tensor, numbers, world_size=3, backend=backend
+        )
         for rank, (calls, after, seen) in enumerate(run.results):
             assert calls == 1
             equal(after, torch.full((3,), float(rank)))

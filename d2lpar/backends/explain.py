@@ -162,7 +162,9 @@ def deadlock(statuses):
     if loop:
         chain = " -> ".join(f"rank {rank}" for rank in loop + loop[:1])
         head = f"deadlock: {_names(loop)} wait for each other ({chain})."
-        return _error(DeadlockError, head + " " + _advice(loop, statuses), loop[0], statuses)
+        return _error(
+            DeadlockError, head + " " + _advice(loop, statuses), loop[0], statuses
+        )
     for status in statuses:
         for rank in waits_for(status, statuses):
             other = statuses[rank]

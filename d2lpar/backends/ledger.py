@@ -77,7 +77,9 @@ class Ledger:
                     sent, sent_where = queue.popleft()
                     if (numel(sent[0]), sent[1]) != (numel(wanted[0]), wanted[1]):
                         return (
-                            _status(peer, "send", sent, sent_where, f"send(dst={rank})"),
+                            _status(
+                                peer, "send", sent, sent_where, f"send(dst={rank})"
+                            ),
                             _status(rank, "recv", wanted, where, f"recv(src={peer})"),
                         )
         return None

@@ -67,7 +67,9 @@ class Matching:
         sent, taken = message.send.call, receive.call
         a, b = sent.inputs[0], taken.outputs[0]
         if a.dtype != b.dtype or a.numel() != b.numel():
-            why = "The two ends of a message must have one dtype and number of elements."
+            why = (
+                "The two ends of a message must have one dtype and number of elements."
+            )
             self._disagree(sent, taken, why)
         message.receive, receive.source = receive, sent.rank
         if message.data is None:
@@ -132,7 +134,9 @@ class Matching:
             compared = list(works)
         else:
             root = call.ranks.index(call.root) if rooted else None
-            compared = [i for i in dict.fromkeys([*list(works)[:1], root]) if i in works]
+            compared = [
+                i for i in dict.fromkeys([*list(works)[:1], root]) if i in works
+            ]
         for other in compared:
             metas = {other: works[other].call.meta, mine: call.meta}
             if disagreement(metas):
@@ -163,7 +167,9 @@ def _joint_cost(calls):
     if len(costs) == 1:
         return costs[0]
     steps = tuple(max(sizes) for sizes in zip(*(c.steps for c in costs), strict=True))
-    return type(costs[0])((), costs[0].rounds, costs[0].edges, steps, costs[0].latencies)
+    return type(costs[0])(
+        (), costs[0].rounds, costs[0].edges, steps, costs[0].latencies
+    )
 
 
 def perform(calls):

@@ -3,9 +3,9 @@
 import weakref
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
+
+from .torch_private import FakeTensor, TorchDispatchMode
 
 _LAYOUT_ONLY = ("empty", "new_empty", "detach", "lift_fresh", "alias", "_unsafe_view")
 _PLUMBING = ("c10d", "_c10d_functional", "_dtensor", "prim", "profiler")

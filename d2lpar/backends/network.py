@@ -32,7 +32,9 @@ class Network:
         seconds = cost.latencies * alpha + per_byte * sum(steps)
         needs = [("group", group, ranks), *links]
         if cost.edges:
-            needs += [("out", rank) for rank in ranks] + [("in", rank) for rank in ranks]
+            needs += [("out", rank) for rank in ranks] + [
+                ("in", rank) for rank in ranks
+            ]
         self._serve(now, (next(self._orders), tuple(needs), seconds, done))
 
     def _shape(self, ranks, edges):

@@ -332,7 +332,9 @@ class Simulator:
         elapsed = max(engine.clock for engine in self.engines)
         if self.failure is not None and self.left_behind:
             ranks = ", ".join(str(rank) for rank in self.left_behind)
-            note = f"\n  (the thread of rank {ranks} cannot be stopped and is left behind)"
+            note = (
+                f"\n  (the thread of rank {ranks} cannot be stopped and is left behind)"
+            )
             self.failure.args = (self.failure.args[0] + note,)
         self._let_go()
         return Outcome(reports, elapsed, self.failure)

@@ -15,6 +15,8 @@ import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 import torch.utils._python_dispatch as modes
+from torch._subclasses.fake_tensor import FakeTensor  # noqa: F401, for meter.py
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: F401
 
 from .calls import Call
 
@@ -137,7 +139,10 @@ class raw_tensors:
     """Inside, tensor operations are unseen: no autograd, no dispatch modes."""
 
     def __enter__(self):
-        self._guards = torch._C._AutoDispatchBelowAutograd(), torch._C._DisableTorchDispatch()
+        self._guards = (
+            torch._C._AutoDispatchBelowAutograd(),
+            torch._C._DisableTorchDispatch(),
+        )
         for guard in self._guards:
             guard.__enter__()
 
@@ -196,7 +201,7 @@ def _parts(tensor, n, sizes=None):
     """Views of `tensor`: n equal pieces, or pieces of `sizes` rows."""
     if sizes:
         return list(tensor.split(list(sizes)))
-    return [piece for piece in tensor.reshape(-1).tensor_split(n)]
+    return list(tensor.reshape(-1).tensor_split(n))
 
 
 class Group(dist.ProcessGroup):

@@ -1,0 +1,69 @@
+# Two commands after a clone: `make run` and `make test`.
+#
+#   make run      execute every chapter on this machine and report a row per chapter
+#   make lab      open the course in JupyterLab at chapter 00
+#   make test     run every test, and every chapter twice: simulated and on processes
+#   make execute  write the chapters' outputs anew
+#   make sync     bring the library's code back into the cells that show it
+#
+# CHAPTERS="04" limits run, execute and sync to some chapters.
+
+PYTHON ?= python3
+TORCH ?= torch==2.13.0
+JUPYTER_FLAGS ?=
+CHAPTERS ?=
+
+BIN := .venv/bin
+STAMP := .venv/installed
+NOTEBOOKS = $(wildcard chapters/*.ipynb solutions/*.ipynb)
+PYTEST = $(BIN)/python -m pytest -q
+NBVAL = --nbval-current-env --nbval-cell-timeout=120
+PLAIN = env -u D2LPAR_BACKEND -u D2LPAR_RANKS
+
+.PHONY: run lab test execute sync setup
+.DEFAULT_GOAL := run
+
+run: setup
+	@$(BIN)/python -m d2lpar run $(CHAPTERS)
+
+lab: setup
+	@$(BIN)/python -m jupyterlab $(JUPYTER_FLAGS) chapters/00_start.ipynb
+
+execute: setup
+	@$(BIN)/python -m d2lpar execute $(CHAPTERS)
+
+sync: setup
+	@$(BIN)/python -m d2lpar sync $(CHAPTERS)
+
+# Tests that measure time run by themselves; so do chapters on real processes.
+# The last lines of the output are pytest's own.
+test: setup
+	@echo "== unit tests"
+	@$(PLAIN) $(PYTEST) -n 2 --dist loadfile -m "not alone" tests
+	@echo "== tests that measure time"
+	@$(PLAIN) $(PYTEST) -m alone tests || test $$? -eq 5
+	@echo "== chapters, outputs compared"
+	@$(PLAIN) $(PYTEST) -n 2 --dist loadscope --nbval $(NBVAL) $(NOTEBOOKS)
+	@echo "== chapters on real processes, outputs not compared"
+	@D2LPAR_BACKEND=gloo $(PYTEST) --nbval-lax $(NBVAL) $(NOTEBOOKS)
+
+setup: $(STAMP)
+
+# A torch that is there is used and kept: first the one in .venv, then the one that
+# $(PYTHON) has (a path file lets .venv see it). Where there is none, $(TORCH).
+$(STAMP): pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(BIN)/python -c "$(HAS_TORCH)" || $(PYTHON) -c "$(WHERE_TORCH)" \
+	    > "$$($(BIN)/python -c '$(SITE)')/torch_of_python.pth"
+	@$(BIN)/python -c "$(HAS_TORCH)" || $(BIN)/pip install "$(TORCH)"
+	@$(BIN)/python -c "$(KEEP_TORCH)" > .venv/keep.txt
+	$(BIN)/pip install -q -c .venv/keep.txt -e ".[lab,test]"
+	@$(BIN)/pip install -q --no-deps d2l==1.0.3 || \
+	    echo "Warning: d2l 1.0.3 was not installed. The course runs without it."
+	@touch $@
+
+HAS_TORCH = import importlib.util as u; raise SystemExit(not u.find_spec('torch'))
+WHERE_TORCH = import importlib.util as u, os; s = u.find_spec('torch'); \
+    print(os.path.dirname(os.path.dirname(s.origin)) if s else '')
+KEEP_TORCH = from importlib.metadata import version; print('torch==' + version('torch'))
+SITE = import sysconfig; print(sysconfig.get_path("purelib"))

@@ -1,0 +1,72 @@
+"""pytest on notebooks, with nbval: cells are counted, and torch's version matters.
+
+nbval executes cells without history, so that each would call itself cell 1 in the
+message of an error.  Here they count, as in Jupyter.
+
+Outputs are compared on the torch that recorded them only: operations are charged as
+they run, so another torch may give other virtual times.  There the cells are executed,
+and their assertions count.
+"""
+
+import json
+from importlib.metadata import version
+from pathlib import Path
+
+
+def recorded_with(notebook):
+    """The version of torch in a notebook's metadata, or None."""
+    return notebook["metadata"].get("d2lpar", {}).get("torch")
+
+
+def installed():
+    """The version of the installed torch, without its build."""
+    return version("torch").split("+")[0]
+
+
+def other_torch(notebook):
+    """Whether this notebook's outputs come from another torch than the installed."""
+    return recorded_with(notebook) not in (None, installed())
+
+
+def pytest_configure(config):
+    """Cells that nbval executes have the numbers 1..N."""
+    if any(getattr(config.option, name, False) for name in ("nbval", "nbval_lax")):
+        from nbval.kernel import RunningKernel
+
+        RunningKernel.execute_cell_input = _execute_and_count
+
+
+def _execute_and_count(kernel, source, allow_stdin=None):
+    return kernel.kc.execute(
+        source, store_history=True, allow_stdin=allow_stdin, stop_on_error=False
+    )
+
+
+def pytest_collection_modifyitems(items):
+    """Cells recorded with another torch are executed and not compared."""
+    for item in items:
+        notebook = getattr(item.parent, "nb", None)
+        if notebook is not None and other_torch(notebook):
+            item.options["check"] = False
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    """Say for which notebooks `--nbval` did not compare outputs."""
+    if not getattr(config.option, "nbval", False):
+        return
+    for path in sorted(_notebooks(config)):
+        notebook = json.loads(path.read_text(encoding="utf-8"))
+        if other_torch(notebook):
+            terminalreporter.write_line(
+                f"{path.name}: outputs not compared. They were recorded with torch "
+                f"{recorded_with(notebook)}; this is {installed()}."
+            )
+
+
+def _notebooks(config):
+    for argument in config.args:
+        path = Path(argument.split("::")[0])
+        if path.is_dir():
+            yield from path.glob("**/*.ipynb")
+        elif path.suffix == ".ipynb":
+            yield path

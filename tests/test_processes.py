@@ -1,0 +1,613 @@
+"""Ranks that are real processes: what they return, how they fail, what they leave."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import numpy as np
+import psutil
+import pytest
+import torch
+import torch.distributed as dist
+
+import d2lpar
+from d2lpar import ship
+from d2lpar.backends import processes
+from d2lpar.backends.engine import Waiting
+from d2lpar.backends.journal import BLOCKED, Board
+
+pytestmark = pytest.mark.timeout(90)
+TIMEOUT = 1.5  # seconds until a run counts as stuck
+
+
+def gloo(fn, *args, world_size=4, timeout=20.0, **kwargs):
+    return d2lpar.run(
+        fn, *args, world_size=world_size, backend="gloo", timeout=timeout, **kwargs
+    )
+
+
+def rank():
+    return dist.get_rank()
+
+
+# What comes back
+
+
+def test_results_output_and_record():
+    def ring(x):
+        n, r = dist.get_world_size(), dist.get_rank()
+        print(f"rank {r} of {n}")
+        print("a warning", file=sys.stderr)
+        incoming = torch.zeros(2)
+        sent = dist.isend(x + r, (r + 1) % n)
+        dist.recv(incoming, (r - 1) % n)
+        sent.wait()
+        dist.all_reduce(incoming)
+        return incoming
+
+    run = gloo(ring, torch.zeros(2))
+    assert [t.tolist() for t in run.results] == [[6, 6]] * 4
+    lines = [[f"rank {r} of 4", "a warning"] for r in range(4)]
+    assert run.output.splitlines() == sum(lines, [])
+    assert run.clock == "measured" and run.elapsed > 0
+    assert run.messages == [1 + 6] * 4
+    ends = {}
+    for event in run.timeline:
+        assert 0 <= event.start <= event.stop
+        if event.stream in ("send", "recv"):
+            ends.setdefault(event.id, []).append((event.rank, event.peer))
+    assert len(ends) == 4 and all(a == b[::-1] for a, b in ends.values())
+    assert sum(event.name == "all_reduce" for event in run.timeline) == 4
+
+
+def test_ranks_know_what_the_caller_knows(tmp_path, monkeypatch):
+    (tmp_path / "helper_of_test.py").write_text("value = 42\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("D2LPAR_TEST", "yes")
+    monkeypatch.setattr(sys, "argv", ["here", "there"])
+
+    def look():
+        import helper_of_test
+
+        return os.environ["D2LPAR_TEST"], os.getcwd(), sys.argv, helper_of_test.value
+
+    for result in gloo(look, world_size=2).results:
+        assert result == ("yes", str(tmp_path), ["here", "there"], 42)
+
+
+def test_same_random_numbers_on_all_ranks():
+    def draw():
+        return torch.rand(1).item(), np.random.rand(), random.random()
+
+    before = torch.get_rng_state()
+    first, second = gloo(draw, world_size=2, seed=3).results
+    assert first == second
+    assert first == d2lpar.run(draw, world_size=1, backend="sim", seed=3).results[0]
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_distributed_data_parallel_overlaps():
+    from torch.nn.parallel import DistributedDataParallel
+
+    def train(hook):
+        torch.manual_seed(0)
+        layers = [torch.nn.Linear(8, 8, dtype=torch.float64) for _ in range(3)]
+        net = torch.nn.Sequential(*layers)
+        ddp = DistributedDataParallel(net, bucket_cap_mb=1e-4)
+        if hook:
+            ddp.register_comm_hook(None, average)
+        ddp(torch.full((2, 8), float(rank()), dtype=torch.float64)).sum().backward()
+        return [p.grad for p in net.parameters()]
+
+    def average(state, bucket):
+        tensor = bucket.buffer().div_(dist.get_world_size())
+        return dist.all_reduce(tensor, async_op=True).get_future().then(first)
+
+    def first(future):
+        return future.value()[0]
+
+    plain, hooked = gloo(train, False, world_size=2), gloo(train, True, world_size=2)
+    for a, b, c in zip(*plain.results, hooked.results[0], strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+        torch.testing.assert_close(a, c, rtol=0, atol=1e-12)
+
+
+def test_a_future_and_a_look_at_a_message():
+    def look():
+        tensor = torch.ones(2)
+        if rank() == 0:
+            work = dist.irecv(tensor)
+            while not work.is_completed():
+                pass
+            work.wait()
+            source = work.source_rank()
+            future = dist.all_reduce(tensor, async_op=True).get_future()
+            return source, future.wait()[0].tolist()
+        dist.send(tensor * 3, 0)
+        dist.all_reduce(tensor)
+
+    assert gloo(look, world_size=2).results[0] == (1, [4, 4])
+
+
+def test_live_output(monkeypatch, capsys):
+    monkeypatch.setenv("D2LPAR_LIVE", "1")
+
+    def speak():
+        print("hello", end=" ")
+        print("from", rank())
+
+    payload = ship.pack((speak, (), {}), speak)
+    outcome = processes.launch(payload, 2, "gloo")
+    assert [report.output for report in outcome.reports] == [
+        "hello from 0\n",
+        "hello from 1\n",
+    ]
+    assert sorted(capsys.readouterr().out.splitlines()) == [
+        "hello from 0",
+        "hello from 1",
+    ]
+
+
+# Failures: each function fails on rank 1, unless it says otherwise
+
+
+def raises():
+    if rank() == 1:
+        raise ValueError("too small")  # culprit
+    dist.all_reduce(torch.ones(2))
+
+
+def exits():
+    if rank() == 1:
+        sys.exit(0)  # culprit
+    dist.barrier()
+
+
+def exits_hard():
+    if rank() == 1:
+        os._exit(3)  # culprit
+    dist.barrier()
+
+
+def is_killed():
+    if rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)  # culprit
+    dist.barrier()
+
+
+def crashes():
+    if rank() == 1:
+        import ctypes
+
+        ctypes.string_at(0)  # culprit
+    dist.barrier()
+
+
+def loops():
+    if rank() == 1:
+        while True:  # culprit
+            pass  # culprit
+    dist.barrier()
+
+
+def returns_early():
+    if rank() != 1:
+        dist.all_reduce(torch.ones(1))
+
+
+def skips():
+    if rank() != 1:
+        dist.all_reduce(torch.ones(1))
+    dist.barrier()  # culprit
+
+
+def swaps():
+    tensor = torch.ones(2)
+    if rank() == 1:
+        dist.broadcast(tensor, 0)  # culprit
+    dist.all_reduce(tensor)
+    if rank() != 1:
+        dist.broadcast(tensor, 0)
+
+
+def differs(shape, dtype):
+    if rank() == 1:
+        dist.all_reduce(torch.ones(shape, dtype=dtype))  # culprit
+    else:
+        dist.all_reduce(torch.ones(2))
+
+
+def missends(count, dtype, pause):
+    if rank() == 0:
+        time.sleep(pause)
+        dist.send(torch.ones(2), 1)
+    if rank() == 1:
+        time.sleep(0.1 - pause)
+        dist.recv(torch.ones(count, dtype=dtype), 0)  # culprit
+
+
+def reads_input():
+    if rank() == 1:
+        input()  # culprit
+
+
+def returns_a_lock():
+    return threading.Lock() if rank() == 1 else None
+
+
+CASES = [
+    (raises, "raised ValueError: too small"),
+    (exits, "sys.exit(0)"),
+    (exits_hard, "exit code 3"),
+    (is_killed, "SIGKILL"),
+    (crashes, "SIGSEGV"),
+    (loops, "no progress for 1.5 s"),
+    (skips, "barrier"),
+    (swaps, "broadcast"),
+    (lambda: differs(3, torch.float32), "float32[3]"),
+    (lambda: differs(2, torch.float64), "float64[2]"),
+    (lambda: missends(3, torch.float32, 0), "float32[3]"),
+    (lambda: missends(1, torch.float32, 0.1), "float32[1]"),
+    (lambda: missends(2, torch.int32, 0), "int32[2]"),
+    (reads_input, "cannot read input"),
+]
+
+
+@pytest.mark.parametrize("fn, says", CASES)
+def test_the_culprit_is_named(fn, says):
+    started = time.monotonic()
+    with pytest.raises(d2lpar.RankError) as caught:
+        gloo(fn, timeout=TIMEOUT)
+    assert time.monotonic() - started < TIMEOUT + 5
+    error = caught.value
+    assert error.rank == 1 and says in str(error)
+    file, line = error.line.rsplit(":", 1)
+    with open(__file__) as source:
+        assert "# culprit" in source.read().splitlines()[int(line) - 1]
+    assert os.path.basename(file) == os.path.basename(__file__)
+    assert "rank 1: " in str(error) and "backends" not in str(error)
+
+
+@pytest.mark.parametrize("fn", [skips, swaps, lambda: differs(3, torch.float32)])
+def test_a_mismatch_has_its_own_error(fn):
+    with pytest.raises(d2lpar.MismatchError):
+        gloo(fn)
+
+
+def test_receives_that_face_each_other():
+    def face():
+        if rank() < 2:
+            dist.recv(torch.ones(1), 1 - rank())
+
+    with pytest.raises(d2lpar.DeadlockError) as caught:
+        gloo(face, timeout=TIMEOUT)
+    assert "rank 0 -> rank 1 -> rank 0" in str(caught.value)
+    assert "rank 0: recv(src=1)" in str(caught.value)
+    assert "rank 3: returned" in str(caught.value)
+
+
+def test_a_rank_that_returns_early():
+    with pytest.raises(d2lpar.DeadlockError) as caught:
+        gloo(returns_early, timeout=TIMEOUT)
+    assert caught.value.rank == 1
+    assert "rank 1: returned" in str(caught.value)
+    assert "rank 0: all_reduce" in str(caught.value)
+
+
+def test_a_wrong_destination():
+    def missend():
+        if rank() == 0:
+            dist.send(torch.ones(2), 2)
+        if rank() == 1:
+            dist.recv(torch.ones(2), 0)
+
+    with pytest.raises(d2lpar.DeadlockError) as caught:
+        gloo(missend, timeout=TIMEOUT)
+    assert "rank 1: recv(src=0)" in str(caught.value)
+
+
+def test_a_group_that_not_all_members_make():
+    def make():
+        if rank() != 1:
+            dist.new_group([0, 1])
+
+    with pytest.raises(d2lpar.DeadlockError) as caught:
+        gloo(make, timeout=TIMEOUT)
+    assert caught.value.rank == 1
+    assert "rank 0: new_group" in str(caught.value)
+
+
+def test_a_result_that_cannot_be_copied():
+    with pytest.raises(d2lpar.RankError, match="cannot be copied") as caught:
+        gloo(returns_a_lock, world_size=2)
+    assert caught.value.rank == 1
+
+
+def test_an_exception_of_the_users_own_comes_back():
+    class Refusal(Exception):
+        def __init__(self, code, reason):
+            super().__init__(code, reason)
+            self.code = code
+
+    def refuse():
+        raise Refusal(7, "no")
+
+    with pytest.raises(d2lpar.RankError) as caught:
+        gloo(refuse, world_size=2)
+    assert caught.value.rank == 0
+    assert isinstance(caught.value.__cause__, Refusal)
+    assert caught.value.__cause__.code == 7
+
+
+def test_output_of_a_rank_that_died_is_kept(capfd):
+    def speak():
+        print("before", rank())
+        dist.barrier()
+        if rank() == 1:
+            os._exit(0)
+        dist.barrier()
+
+    with pytest.raises(d2lpar.RankError) as caught:
+        gloo(speak, world_size=2)
+    assert caught.value.run.output == "before 0\nbefore 1\n"
+    assert capfd.readouterr().err == ""
+
+
+def test_no_message_from_c_code_without_a_death(capfd):
+    gloo(lambda: os.write(2, b"noise") and None, world_size=1)
+    assert capfd.readouterr().err == ""
+
+
+# Nothing is left
+
+
+def inventory():
+    """(open files, threads, running children) of this process."""
+    me = psutil.Process()
+    children = [p for p in me.children(True) if p.status() != psutil.STATUS_ZOMBIE]
+    return me.num_fds(), me.num_threads(), len(children)
+
+
+def test_nothing_is_left_behind():
+    gloo(rank)
+    before = inventory()
+    for _ in range(14):
+        gloo(rank, world_size=2)
+    for fn in (raises, is_killed, loops, skips, exits_hard, crashes):
+        with pytest.raises(d2lpar.RankError):
+            gloo(fn, timeout=TIMEOUT)
+    assert inventory() == before
+    assert gloo(rank).results == [0, 1, 2, 3]
+
+
+def test_processes_of_ranks_end_with_them():
+    def start():
+        return subprocess.Popen(["sleep", "60"]).pid
+
+    for pid in gloo(start, world_size=2).results:
+        deadline = time.monotonic() + 5
+        while psutil.pid_exists(pid) and time.monotonic() < deadline:
+            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+                break
+            time.sleep(0.02)
+        assert time.monotonic() < deadline
+
+
+def test_the_users_own_multiprocessing_is_untouched():
+    script = """
+        import multiprocessing
+        import d2lpar
+        def f(): return 1
+        d2lpar.run(f, world_size=1, backend="gloo")
+        assert multiprocessing.get_start_method(allow_none=True) is None
+        multiprocessing.set_start_method("spawn")
+        assert multiprocessing.active_children() == []
+        print(d2lpar.run(f, world_size=1, backend="gloo").results)
+    """
+    assert python("-c", textwrap.dedent(script)).stdout == "[1]\n"
+
+
+# Scripts
+
+
+def environment():
+    root = os.path.dirname(os.path.dirname(os.path.abspath(d2lpar.__file__)))
+    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+    env = {k: v for k, v in os.environ.items() if not k.startswith("D2LPAR_")}
+    return {**env, "PYTHONPATH": path}
+
+
+def python(*args, **kwargs):
+    done = subprocess.run(
+        [sys.executable, *map(str, args)],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        **kwargs,
+    )
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+UNGUARDED = """
+import torch, torch.distributed as dist
+import d2lpar
+
+class Box:
+    def __init__(self, value):
+        self.value = value
+
+def add(box):
+    tensor = torch.tensor(box.value + dist.get_rank())
+    dist.all_reduce(tensor)
+    print("rank", dist.get_rank())
+    return Box(tensor.item())
+
+for _ in range(2):
+    run = d2lpar.run(add, Box(1), backend="gloo")
+print([box.value for box in run.results])
+"""
+
+
+def test_a_script_without_a_main_guard(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(UNGUARDED.replace("backend", "world_size=2, backend"))
+    said = "rank 0\nrank 1\n" * 2 + "[3, 3]\n"
+    done = python(script)
+    assert done.stdout == said and done.stderr == ""
+    assert python("-", input=script.read_text()).stdout == said
+
+
+def test_the_same_script_under_torchrun(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(UNGUARDED.replace("print([", "print('all', [") + "\n")
+    command = ["-m", "torch.distributed.run", "--nproc-per-node", "2", script]
+    done = python(*command)
+    assert done.stdout.count("all [3, 3]") == 2
+
+
+def test_a_rank_that_fails_under_torchrun(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(UNGUARDED.replace("print(", "1 / (1 - dist.get_rank()); print("))
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [*command, str(script)],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode != 0
+    assert "rank 1 raised ZeroDivisionError" in done.stderr
+    assert "rank 0 raised" not in done.stderr
+
+
+WAITING = """
+import os, sys, time
+import psutil, torch, torch.distributed as dist
+import d2lpar
+
+def f():
+    if dist.get_rank() == 0:
+        dist.recv(torch.zeros(1), 1)
+    time.sleep(60)
+
+def ready():
+    pass
+
+d2lpar.run(ready, world_size=2, backend="gloo")
+before = psutil.Process().num_fds(), len(psutil.Process().children(True))
+print("ready", flush=True)
+try:
+    d2lpar.run(f, world_size=2, backend="gloo")
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+after = psutil.Process().num_fds(), len(psutil.Process().children(True))
+d2lpar.run(ready, world_size=2, backend="gloo")
+print("as before" if before == after else (before, after), flush=True)
+"""
+
+
+def start_waiting():
+    child = subprocess.Popen(
+        [sys.executable, "-c", WAITING],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stdout.readline() == "ready\n"
+    return child
+
+
+@pytest.mark.parametrize("delay", [0.02, 1.0])
+def test_an_interrupt(delay):
+    with start_waiting() as child:
+        time.sleep(delay)
+        child.send_signal(signal.SIGINT)
+        sent = time.monotonic()
+        assert child.stdout.readline() == "interrupted\n"
+        assert time.monotonic() - sent < 2
+        assert child.stdout.readline() == "as before\n"
+        assert child.wait(20) == 0
+
+
+def test_an_interrupt_while_torch_is_loaded():
+    script = textwrap.dedent("""
+        import os, signal, threading, time
+        import psutil, d2lpar
+        def f(): return 1
+        def interrupt():
+            global sent
+            sent = time.monotonic()
+            os.kill(os.getpid(), signal.SIGINT)
+        threading.Timer(0.5, interrupt).start()
+        try:
+            d2lpar.run(f, world_size=2, backend="gloo")
+        except KeyboardInterrupt:
+            assert time.monotonic() - sent < 2
+        print(len(psutil.Process().children(True)))  # the resource tracker
+        print(d2lpar.run(f, world_size=2, backend="gloo").results)
+    """)
+    assert python("-c", script).stdout == "1\n[1, 1]\n"
+
+
+def test_ranks_end_with_the_launcher():
+    with start_waiting() as child:
+        family, deadline = [], time.monotonic() + 10
+        while len(family) < 4 and time.monotonic() < deadline:
+            family = psutil.Process(child.pid).children(True)
+            time.sleep(0.05)
+        child.kill()
+        gone, alive = psutil.wait_procs(family, timeout=10)
+    assert len(gone) >= 4 and not alive
+
+
+# Parts
+
+
+def test_the_journal_reads_what_was_written():
+    board = Board(2)
+    try:
+        journal = board.ranks[1]
+        assert journal.status().state == "starting"
+        journal.set_state("running")
+        call = Waiting("recv(src=0)", ("file", 3), "recv", "0", (0, 1), 0)
+        journal.write([(5, call)], call.where)
+        assert journal.status().call is None and journal.status().open == [call]
+        journal.words[BLOCKED] = 5
+        status = journal.status()
+        assert (status.rank, status.state, status.call) == (1, "blocked", call)
+        key = ("c", "0", (0, 1), 1)
+        journal.sign(key, {"a": 1}, ("file", 4))
+        assert journal.signature(key)[:2] == ({"a": 1}, ("file", 4))
+        assert journal.signature(("c", "0", (0, 1), 2)) is None
+        assert board.ranks[0].signature(key) is None
+    finally:
+        board.close()
+
+
+def test_a_torn_record_is_never_read():
+    board = Board(1)
+    journal, ended = board.ranks[0], threading.Event()
+
+    def write():
+        for i in range(3000):
+            text = str(i) * (i % 50 + 1)
+            call = Waiting(text, (text, i), "recv", text, (0,), 0)
+            journal.write([(i + 1, call)], call.where)
+        ended.set()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    while not ended.is_set():
+        for call in journal.status().open:
+            assert call.text == call.where[0] == call.group
+    writer.join()
+    board.close()
