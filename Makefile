@@ -18,7 +18,7 @@ STAMP := .venv/installed
 NOTEBOOKS = $(wildcard chapters/*.ipynb solutions/*.ipynb)
 PYTEST = $(BIN)/python -m pytest -q
 NBVAL = --nbval-current-env --nbval-cell-timeout=120
-PLAIN = env -u D2LPAR_BACKEND -u D2LPAR_RANKS
+PLAIN = env -u D2LPAR_BACKEND -u D2LPAR_RANKS D2LPAR_PROGRESS=0
 
 .PHONY: run lab test execute sync setup
 .DEFAULT_GOAL := run
@@ -45,7 +45,7 @@ test: setup
 	@echo "== chapters, outputs compared"
 	@$(PLAIN) $(PYTEST) -n 2 --dist loadscope --nbval $(NBVAL) $(NOTEBOOKS)
 	@echo "== chapters on real processes, outputs not compared"
-	@D2LPAR_BACKEND=gloo $(PYTEST) --nbval-lax $(NBVAL) $(NOTEBOOKS)
+	@D2LPAR_BACKEND=gloo D2LPAR_PROGRESS=0 $(PYTEST) --nbval-lax $(NBVAL) $(NOTEBOOKS)
 
 setup: $(STAMP)
 

@@ -47,6 +47,7 @@ def execute(path, environ=None, timeout=120.0, on_cell=None):
     """
     path = Path(path).resolve()
     environ = dict(os.environ if environ is None else environ)
+    environ.setdefault("D2LPAR_PROGRESS", "0")
     source = notebooks.read(path)
     notebooks.give_ids(source)
     node = nbformat.from_dict(source | {"nbformat": 4, "nbformat_minor": 5})

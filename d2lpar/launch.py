@@ -216,27 +216,52 @@ def _silent_mismatch(outcome):
 @contextlib.contextmanager
 def _progress():
     """Gives progress(seconds, activity), which shows a line on runs that are long."""
-    quiet = os.environ.get("D2LPAR_PROGRESS") == "0" or not sys.stderr.isatty()
-    if quiet:
+    if os.environ.get("D2LPAR_PROGRESS") == "0":
         yield None
         return
-    from rich.console import Console
-    from rich.status import Status
-
-    status, shown = Status("", console=Console(stderr=True)), False
+    line = None
 
     def progress(seconds, activity):
-        nonlocal shown
-        if seconds > 2:
-            if not shown:
-                status.start()
-                shown = True
-            status.update(f"{seconds:.0f} s, {activity:,} calls")
+        nonlocal line
+        if seconds > 3:
+            line = line or _Line()
+            line.update(f"{seconds:.0f} s, {activity:,} calls and prints")
 
     try:
         yield progress
     finally:
-        status.stop()
+        if line is not None:
+            line.stop()
+
+
+class _Line:
+    """One line that changes: in a notebook's cell, on a terminal, else nowhere."""
+
+    def __init__(self):
+        shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+        self._cell = self._status = None
+        if getattr(shell, "kernel", None) is not None:
+            from IPython.display import display
+
+            self._cell = display({"text/plain": ""}, raw=True, display_id=True)
+        elif sys.stderr.isatty():
+            from rich.console import Console
+            from rich.status import Status
+
+            self._status = Status("", console=Console(stderr=True))
+            self._status.start()
+
+    def update(self, text):
+        if self._cell is not None:
+            self._cell.update({"text/plain": f"running: {text}"}, raw=True)
+        elif self._status is not None:
+            self._status.update(text)
+
+    def stop(self):
+        if self._cell is not None:
+            self._cell.update({"text/plain": ""}, raw=True)
+        elif self._status is not None:
+            self._status.stop()
 
 
 def _resolve_device():
