@@ -17,11 +17,18 @@ import torch.distributed as dist
 import d2lpar
 from d2lpar import ship
 from d2lpar.backends import processes
+from d2lpar.backends.calls import Meta
 from d2lpar.backends.engine import Waiting
 from d2lpar.backends.journal import BLOCKED, Board
 
 pytestmark = pytest.mark.timeout(90)
 TIMEOUT = 1.5  # seconds until a run counts as stuck
+
+
+@pytest.fixture(scope="module", autouse=True)
+def loaded():
+    """The fork server has loaded torch, which takes seconds."""
+    processes.launch(ship.pack((int, (), {})), 1, "gloo")
 
 
 def gloo(fn, *args, world_size=4, timeout=20.0, **kwargs):
@@ -460,7 +467,7 @@ def test_a_script_without_a_main_guard(tmp_path):
 def test_the_same_script_under_torchrun(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
-        UNGUARDED.replace("print([", "print('all', [")
+        UNGUARDED.replace("print([", "print('all %s' % [")
         + "def fail(): 1 / (1 - dist.get_rank()); dist.barrier()\n"
         + "d2lpar.run(fail, backend='gloo')\n"
     )
@@ -514,11 +521,14 @@ def test_interrupts_in_a_script_from_standard_input():
     assert python("-", input=INTERRUPTED).stdout == "interrupted\n[0, 1]\n" * 4
 
 
-WAITING = INTERRUPTED.split("for delay")[0] + """
+WAITING = (
+    INTERRUPTED.split("for delay")[0]
+    + """
 d2lpar.run(works, world_size=2, backend="gloo")
 print("ready", flush=True)
 d2lpar.run(waits, world_size=2, backend="gloo")
 """
+)
 
 
 def test_ranks_end_with_the_launcher():
@@ -539,21 +549,28 @@ def test_ranks_end_with_the_launcher():
 # Parts
 
 
+def described(text, id=5):
+    """What the journal is told of a call."""
+    return id, (text, (text, 3), "recv", text, (0, 1), 0, 0, 0, "recv of float32[1]")
+
+
 def test_the_journal_reads_what_was_written():
     board = Board(2)
     try:
         journal = board.ranks[1]
         assert journal.status().state == "starting"
         journal.set_state("running")
-        call = Waiting("recv(src=0)", ("file", 3), "recv", "0", (0, 1), 0)
-        journal.write([(5, call)], call.where)
-        assert journal.status().call is None and journal.status().open == [call]
+        call = described("recv(src=0)")
+        journal.write([call], ("file", 3))
+        assert journal.status().call is None
+        assert journal.status().open == [Waiting(*call[1])]
         journal.words[BLOCKED] = 5
         status = journal.status()
-        assert (status.rank, status.state, status.call) == (1, "blocked", call)
-        key = ("c", "0", (0, 1), 1)
-        journal.sign(key, {"a": 1}, ("file", 4))
-        assert journal.signature(key)[:2] == ({"a": 1}, ("file", 4))
+        assert (status.rank, status.state) == (1, "blocked")
+        assert (status.call, status.where) == (Waiting(*call[1]), ("file", 3))
+        key, meta = ("c", "0", (0, 1), 1), Meta("barrier", "", None, (), ())
+        journal.sign(key, meta, ("file", 4))
+        assert journal.signature(key)[:2] == (meta, ("file", 4))
         assert journal.signature(("c", "0", (0, 1), 2)) is None
         assert board.ranks[0].signature(key) is None
     finally:
@@ -566,9 +583,7 @@ def test_a_torn_record_is_never_read():
 
     def write():
         for i in range(3000):
-            text = str(i) * (i % 50 + 1)
-            call = Waiting(text, (text, i), "recv", text, (0,), 0)
-            journal.write([(i + 1, call)], call.where)
+            journal.write([described(str(i) * (i % 50 + 1), i + 1)], ("file", i))
         ended.set()
 
     writer = threading.Thread(target=write)

@@ -110,6 +110,12 @@ def _landing(tensors):
     return flat, copy
 
 
+def _plain(tensor):
+    """Can a message use the tensor's memory as it is?"""
+    bare = tensor.device.type == "cpu" and not tensor.is_conj() and not tensor.is_neg()
+    return bare and tensor.is_contiguous()
+
+
 def _adjoin(tensors):
     """Do the tensors lie in host memory one after the other?"""
     first = tensors[0]
@@ -138,12 +144,14 @@ def _sizes(tensors):
 
 def _send(real, call, me):
     peer = call.ranks.index(call.peer)
-    works = [real.send([_bytes(call.inputs)], peer, call.tag)]
-    return Begun(works, with_future=False)
+    tensor = call.inputs[0]
+    data = tensor if _plain(tensor) else _bytes([tensor])
+    return Begun([real.send([data], peer, call.tag)], with_future=False)
 
 
 def _recv(real, call, me):
-    flat, finish = _landing(call.outputs)
+    tensor = call.outputs[0]
+    flat, finish = (tensor, None) if _plain(tensor) else _landing([tensor])
     if call.peer is None:
         works = [real.recv_anysource([flat], call.tag)]
     else:

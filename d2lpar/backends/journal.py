@@ -11,16 +11,17 @@ that the others can compare before data moves.
 """
 
 import contextlib
+import marshal
 import mmap
 import os
-import pickle
 import struct
 import sys
 import tempfile
 import time
 import zlib
 
-from .engine import Status
+from .calls import Meta
+from .engine import Status, Waiting
 
 WORDS, RECORD, SIGNATURE, KEPT = 4096, 16384, 4096, 64
 PART = WORDS + 2 * RECORD + KEPT * SIGNATURE
@@ -110,10 +111,10 @@ class Journal:
         self.beat()
 
     def write(self, calls, where):
-        """`calls` [(id, Waiting)] are in progress; `where` is the latest line."""
-        data = pickle.dumps((calls, where))
+        """`calls` [(id, fields of a Waiting)] are in progress; `where`: latest line."""
+        data = marshal.dumps((calls, where))
         if len(data) + 8 > RECORD:
-            data = pickle.dumps(([], where))
+            data = marshal.dumps(([], where))
         version = self.words[VERSION] + 1
         at = WORDS + version % 2 * RECORD
         self._view[at : at + 8] = struct.pack("=II", zlib.crc32(data), len(data))
@@ -124,7 +125,8 @@ class Journal:
 
     def sign(self, key, meta, where):
         """The rank brings `meta` to the communication `key`; gives its bytes."""
-        parts = [repr(key).encode(), pickle.dumps(meta), pickle.dumps(where)]
+        fields = (meta.kind, meta.op, meta.root, meta.inputs, meta.outputs)
+        parts = [repr(key).encode(), marshal.dumps(fields, 2), marshal.dumps(where)]
         data = b"".join(parts)
         if len(data) + _HEAD.size <= SIGNATURE:
             short = zlib.crc32(parts[0])
@@ -147,7 +149,7 @@ class Journal:
         if zlib.crc32(data) != check or data[:a] != name:
             return None
         meta = data[a : a + b]
-        return pickle.loads(meta), pickle.loads(data[a + b :]), meta
+        return Meta(*marshal.loads(meta)), marshal.loads(data[a + b :]), meta
 
     def status(self):
         """What the rank is doing, as far as it has written it down."""
@@ -171,7 +173,8 @@ class Journal:
             if version == 0:
                 break
             if version == self.words[VERSION] and zlib.crc32(data) == check:
-                return pickle.loads(data)
+                calls, where = marshal.loads(data)
+                return [(id, Waiting(*fields)) for id, fields in calls], where
         return [], ("", 0)
 
 

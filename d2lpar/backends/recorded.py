@@ -10,7 +10,7 @@ import time
 from ..errors import MismatchError
 from . import gloo, torch_private
 from .calls import MESSAGES, disagreement, numel
-from .engine import Engine, Waiting, waiting, where_called
+from .engine import Engine, Waiting, where_called
 from .journal import BLOCKED, OPEN, Board
 from .works import CollectiveWork, MessageWork, StreamWork
 
@@ -40,22 +40,15 @@ class RecordedEngine(Engine):
     # groups
 
     def group_made(self, group, store):
-        call = Waiting(
-            "new_group",
-            where_called(),
-            "new_group",
-            group.key,
-            group.ranks,
-            meta="new_group",
-        )
-        self.journal.write([(-1, call)], call.where)
+        where, name = where_called(), "new_group"
+        call = Waiting(name, where, name, group.key, group.ranks, meta=name)
+        self.journal.write([(-1, _fields(call))], where)
         self.journal.words[BLOCKED] = -1
         with self.native_errors(call):
-            self._real[group.key] = self.device.group(
-                store, group.index, len(group.ranks)
-            )
+            index, size = group.index, len(group.ranks)
+            self._real[group.key] = self.device.group(store, index, size)
         self.journal.words[BLOCKED] = 0
-        self._write(call.where)
+        self._write(where)
 
     def real(self, group):
         """The torch backend that carries out the calls of the group."""
@@ -153,7 +146,7 @@ class RecordedEngine(Engine):
 
     def _write(self, where, *more):
         latest = [*list(self.open.values())[-LATEST:], *more]
-        self.journal.write([(call.id, waiting(call)) for call in latest], where)
+        self.journal.write([(each.id, _described(each)) for each in latest], where)
 
     def _block(self, call):
         if call.id not in list(self.open)[-LATEST:]:
@@ -243,6 +236,20 @@ class RecordedEngine(Engine):
             stop = max(now - moment.elapsed_time(last) / 1e3, work.start)
             work.record(stop)
         self._marks = []
+
+
+def _fields(waiting):
+    """What the journal keeps of a `Waiting`."""
+    w = waiting
+    return w.text, w.where, w.kind, w.group, w.ranks, w.peer, w.seq, w.tag, w.meta
+
+
+def _described(call):
+    """The same of a call."""
+    c = call
+    return (
+        str(c), c.where, c.kind, c.group, c.ranks, c.peer, c.seq, c.tag, str(c.meta)
+    )  # fmt: skip
 
 
 def _cuda_moment():
