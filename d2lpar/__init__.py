@@ -1,24 +1,28 @@
 """Multi-GPU deep learning from scratch: plain torch.distributed in three worlds."""
 
-from .cluster import Cluster
-from .errors import DeadlockError, MismatchError, RankError
-from .launch import defaults, device, now, run, sleep
-from .runs import Run, compare
-from .timeline import Timeline
+import importlib
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "Cluster",
-    "DeadlockError",
-    "MismatchError",
-    "RankError",
-    "Run",
-    "Timeline",
-    "compare",
-    "defaults",
-    "device",
-    "now",
-    "run",
-    "sleep",
-]
+_HOMES = {
+    "cluster": ["Cluster"],
+    "errors": ["DeadlockError", "MismatchError", "RankError"],
+    "launch": ["defaults", "device", "now", "run", "sleep"],
+    "runs": ["Run", "compare"],
+    "timeline": ["Timeline"],
+}
+_HOME = {name: module for module, names in _HOMES.items() for name in names}
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name):
+    """A public name is loaded when first used: ranks start without the most of it."""
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__():
+    return sorted([*globals(), *__all__])

@@ -36,6 +36,10 @@ def defaults(world_size=None, backend=None, cluster=None, device=None):
     _defaults.update(
         {name: value for name, value in given.items() if value is not None}
     )
+    if backend in ("gloo", "auto"):
+        from .backends import processes
+
+        processes.warm()  # the first run need not wait for it
 
 
 def run(
@@ -68,13 +72,13 @@ def run(
     _not_inside_a_rank()
     _check_function(fn, args, kwargs, timeout, seed, buffered)
     world = _World(world_size, backend, cluster, device)
-    payload = ship.pack((fn, args, kwargs), fn)
+    payload = _packed(fn, args, kwargs)
     with _progress() as progress:
         outcome = world.launch(payload, timeout, seed, buffered, progress)
     result = _as_run(outcome, world)
     if outcome.failure is None and result.clock == "measured":
         outcome.failure = _silent_mismatch(outcome)  # "sim" has seen to it
-    print(result.output, end="", flush=True)
+    world.show(result, outcome)
     if outcome.failure is not None:
         outcome.failure.run = result
         raise outcome.failure
@@ -169,6 +173,16 @@ class _World:
             seed,
             progress=progress,
         )
+
+    def show(self, result, outcome):
+        """What the ranks have printed is printed; under torchrun, once."""
+        first = not self.torchrun or os.environ["RANK"] == "0"
+        live = os.environ.get("D2LPAR_LIVE") == "1" and not self.torchrun
+        if (first or outcome.failure) and not live:
+            print(result.output, end="", flush=True)
+        for report in outcome.reports:
+            if report.errors:
+                print(_whole_lines(report.errors), end="", file=sys.stderr, flush=True)
 
 
 def _as_run(outcome, world):
@@ -316,6 +330,14 @@ def _swallowed(name, word):
         f"`{word}` is a keyword of run and of {name}: rename it in {name}, or give it "
         "by position"
     )
+
+
+def _packed(fn, args, kwargs):
+    try:
+        return ship.pack((fn, args, kwargs), fn)
+    except TypeError as error:
+        name = getattr(fn, "__name__", repr(fn))
+        raise TypeError(f"{name} or an argument cannot be copied: {error}") from error
 
 
 def _world_size(value):

@@ -101,6 +101,9 @@ def _by_value(fn):
         cloudpickle.unregister_pickle_by_value(module)
 
 
+_NOT_COPIED = "every rank has its own copy of all that goes in and out"
+
+
 def pack(obj, fn=None):
     """`obj` as bytes; `fn` is the user's function in it, if any.
 
@@ -112,8 +115,19 @@ def pack(obj, fn=None):
             _Packer(file).dump(obj)
     except (pickle.PicklingError, TypeError, AttributeError, RecursionError) as error:
         reason = str(error).strip().split("\n")[0]
-        raise TypeError(f"this cannot be copied to another rank: {reason}") from error
+        raise TypeError(f"{reason} ({_NOT_COPIED})") from error
     return file.getvalue()
+
+
+def pack_result(value):
+    """What a rank returned, as bytes, with its tensors detached and on the CPU.
+
+    Raises TypeError with one sentence where it cannot be copied.
+    """
+    try:
+        return pack(tidy(value))
+    except TypeError as error:
+        raise TypeError(f"what the rank returned cannot be copied: {error}") from error
 
 
 def unpack(data):

@@ -26,7 +26,7 @@ def failure(run):
     statuses = run.ask()
     for message in failed.values():
         if message.cause == "mismatch":
-            return _mismatch(run.board, message.mismatch)
+            return _mismatch(run.board, message.mismatch, statuses)
     for rank in sorted(run.dead):
         return _death(run, rank, statuses)
     for cause in ("failed", "transport"):
@@ -74,7 +74,7 @@ def _first_line(fatal):
     return None
 
 
-def _mismatch(board, key):
+def _mismatch(board, key, statuses):
     """The MismatchError for a communication that ranks describe differently.
 
     The rank that is unlike most others is the culprit; of the two ends of a message,
@@ -93,7 +93,7 @@ def _mismatch(board, key):
     else:
         pair, ends, why = _odd_one(ranks, found), {}, ""
     described = [_described(r, key, *found[r], ends.get(r)) for r in pair]
-    return explain.mismatch(*described, why)
+    return explain.mismatch(*described, why, statuses)
 
 
 def _odd_one(ranks, found):

@@ -222,14 +222,19 @@ def died(statuses, rank, how):
     return _error(RankError, head, rank, statuses)
 
 
-def mismatch(first, second, why=""):
-    """A MismatchError for the statuses of two ranks whose calls do not fit."""
+def mismatch(first, second, why="", statuses=()):
+    """A MismatchError for the statuses of two ranks whose calls do not fit.
+
+    `statuses` are those of all ranks, where they are known.
+    """
     a, b = first.call, second.call
     head = (
         f"rank {second.rank} calls {b.meta} where rank {first.rank} calls {a.meta}."
         f"{' ' + why if why else ''}"
     )
-    return _error(MismatchError, head, second.rank, [first, second], line=b.where)
+    every = {status.rank: status for status in [*statuses, first, second]}
+    listed = [every[rank] for rank in sorted(every)]
+    return _error(MismatchError, head, second.rank, listed, line=b.where)
 
 
 def _error(kind, head, rank, statuses, line=None):

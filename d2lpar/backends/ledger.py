@@ -4,6 +4,7 @@ Works on the entries of `engine.py`, so it is the same count in every world.
 """
 
 from collections import defaultdict, deque
+from functools import cached_property
 
 import numpy as np
 
@@ -18,35 +19,42 @@ class Ledger:
         self.entries = entries
         self.n = len(entries)
 
-    def _sends(self):
-        """(from, to, bytes, messages) of everything that was sent."""
+    @cached_property
+    def _sent(self):
+        """{(from, to): [bytes, messages]} of everything that was sent."""
+        sent = defaultdict(lambda: [0, 0])
         for rank, entries in enumerate(self.entries):
             for entry in entries:
                 if entry[0] == "send":
-                    yield rank, entry[3], size_of(entry[5]), 1
+                    pair = sent[rank, entry[3]]
+                    pair[0] += size_of(entry[5])
+                    pair[1] += 1
                 elif entry[0] == "join":
                     for peer, size, count in entry[6]:
-                        yield rank, peer, size, count
+                        pair = sent[rank, peer]
+                        pair[0] += size
+                        pair[1] += count
+        return sent
 
     def bytes_sent(self):
         """Payload bytes that each rank sent."""
-        sent = [0] * self.n
-        for rank, _, size, _ in self._sends():
-            sent[rank] += size
-        return sent
+        return self._per_rank(0)
 
     def messages(self):
         """Messages that each rank sent."""
-        count = [0] * self.n
-        for rank, _, _, messages in self._sends():
-            count[rank] += messages
-        return count
+        return self._per_rank(1)
+
+    def _per_rank(self, which):
+        counts = [0] * self.n
+        for (rank, _), pair in self._sent.items():
+            counts[rank] += pair[which]
+        return counts
 
     def traffic(self):
         """Bytes from each rank (row) to each rank (column), [n, n]."""
         traffic = np.zeros((self.n, self.n), dtype=np.int64)
-        for rank, peer, size, _ in self._sends():
-            traffic[rank, peer] += size
+        for (rank, peer), (size, _) in self._sent.items():
+            traffic[rank, peer] = size
         return traffic
 
     def rounds(self):

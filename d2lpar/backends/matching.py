@@ -13,7 +13,7 @@ from . import explain
 from .calls import MESSAGES, cost_of, disagreement
 from .engine import Status, waiting
 from .network import Network
-from .torch_private import raw_tensors
+from .torch_private import copy_raw, raw_tensors
 
 EAGER = 65536  # bytes: with `buffered`, a smaller message leaves without its receive
 
@@ -90,8 +90,7 @@ class Matching:
     def _deliver(self, message, finish):
         send, receive = message.send, message.receive
         data = message.data if message.data is not None else send.call.inputs[0]
-        with raw_tensors():
-            receive.call.outputs[0].copy_(data)
+        copy_raw(data, receive.call.outputs[0])
         size, start, stop = send.call.nbytes, message.start, message.arrived
         for end, other, name in ((send, receive, "send"), (receive, send, "recv")):
             peer = other.call.rank
@@ -146,7 +145,7 @@ class Matching:
         statuses = [
             Status(call.rank, "running", waiting(call)) for call in (first, second)
         ]
-        self.sim.fail(explain.mismatch(*statuses, why))
+        self.sim.fail(explain.mismatch(*statuses, why, self.sim.statuses()))
         self.sim.check()
 
 

@@ -7,7 +7,7 @@ from torch.utils.flop_counter import flop_registry
 
 from .torch_private import FakeTensor, TorchDispatchMode
 
-_LAYOUT_ONLY = ("empty", "new_empty", "detach", "lift_fresh", "alias", "_unsafe_view")
+_LAYOUT_ONLY = ("empty", "new_empty", "detach", "alias")
 _PLUMBING = ("c10d", "_c10d_functional", "_dtensor", "prim", "profiler")
 
 
@@ -23,7 +23,7 @@ class Meter(TorchDispatchMode):
         self.charge = charge  # None: computing is free
         self.live = {}  # id of a storage -> [weak reference, bytes]
         self.bytes = self.peak = 0
-        self._kinds = {}  # operation -> (creates a tensor, costs something)
+        self._kinds = {}  # operation -> what `_kind` says of it
 
     @classmethod
     def _should_skip_dynamo(cls):
@@ -39,8 +39,12 @@ class Meter(TorchDispatchMode):
         if kind is None:
             kind = self._kinds[func] = _kind(func)
         creates, costs = kind
-        if creates:
-            self._count(out, () if creates == "always" else args)
+        if creates == "fresh" and isinstance(out, torch.Tensor):
+            storage = out.untyped_storage()
+            if storage._cdata not in self.live:
+                self.add(storage, storage._cdata)
+        elif creates:
+            self._count(out, () if creates == "fresh" else args)
         if costs and self.charge is not None:
             self._charge(func, args, kwargs or {}, out)
         return out
@@ -105,13 +109,18 @@ def _tensors(values):
 
 
 def _kind(func):
-    """(creates, costs): what an operation does, from its schema."""
+    """(creates, costs): what an operation does, from its schema.
+
+    creates     "fresh": its results are new memory; "maybe": unless they are an
+                argument's; None: they are views, or its arguments
+    """
     space, name = func._schema.name.split("::")
-    if space in _PLUMBING:
-        return (True, False)
+    if space in _PLUMBING or name == "_unsafe_view":
+        return ("maybe", False)
     if name == "lift_fresh":  # the last step of torch.tensor(...)
-        return ("always", False)
+        return ("fresh", False)
     aliases = [ret.alias_info for ret in func._schema.returns]
-    fresh = any(info is None for info in aliases) and bool(aliases)
+    fresh = any(info is None for info in aliases)
     view = any(info is not None and not info.is_write for info in aliases)
-    return (fresh, not view and not name.startswith(_LAYOUT_ONLY))
+    costs = not view and not name.startswith(_LAYOUT_ONLY)
+    return ("fresh" if fresh else None, costs)

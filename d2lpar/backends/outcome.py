@@ -13,6 +13,7 @@ class RankReport:
     status: Status
     result: bytes | None = None  # `ship.pack`ed return value
     output: str = ""
+    errors: str = ""  # what it wrote to sys.stderr, where that is kept apart
     entries: list = field(default_factory=list)
     events: list = field(default_factory=list)
     warnings: list = field(default_factory=list)

@@ -78,7 +78,7 @@ class Output(io.TextIOWrapper):
 
 
 class Captured(io.StringIO):
-    """What is printed inside, on standard output or error, is progress and is kept."""
+    """What is printed inside is progress and is kept."""
 
     def __init__(self, beat):
         super().__init__()
@@ -91,12 +91,12 @@ class Captured(io.StringIO):
     text = io.StringIO.getvalue
 
     def __enter__(self):
-        self._usual = sys.stdout, sys.stderr
-        sys.stdout = sys.stderr = self
+        self._usual = sys.stdout
+        sys.stdout = self
         return self
 
     def __exit__(self, *exception):
-        sys.stdout, sys.stderr = self._usual
+        sys.stdout = self._usual
 
 
 class NoInput(io.TextIOBase):

@@ -46,6 +46,7 @@ class _Run:
         self.n, self.interrupts = n, interrupts
         self.board = Board(n)
         self.outputs = [anonymous_file() for _ in range(n)]
+        self.errors = [anonymous_file() for _ in range(n)]
         self.natives = [anonymous_file() for _ in range(n)]
         self.links, self.processes = [], []
         self.last = {}  # rank -> its last Message
@@ -75,6 +76,7 @@ class _Run:
             "luggage": luggage,
             "board": self.board.handle,
             "output": self.outputs[start.rank],
+            "errors": self.errors[start.rank],
             "native": self.natives[start.rank],
         }
         if start.rank == 0:
@@ -207,6 +209,7 @@ class _Run:
             report = self.partial.get(rank) or RankReport(rank, Status(rank))
             report.status = self._status(rank)
         report.output = _read(self.outputs[rank])
+        report.errors = _read(self.errors[rank])
         return report
 
     # ending
@@ -237,7 +240,7 @@ class _Run:
         for link in self.links:
             if link is not None:
                 link.close()
-        for fd in self.outputs + self.natives:
+        for fd in self.outputs + self.errors + self.natives:
             os.close(fd)
         self.board.close()
 

@@ -11,6 +11,7 @@ import heapq
 import itertools
 import threading
 import time
+import warnings
 
 import torch
 
@@ -79,9 +80,14 @@ class Simulator:
         """Raise where this run is over."""
         self.activity += 1
         if self.activity % COLLECT == 0:
-            gc.collect()
+            self._collect()
         if self.stopping:
             raise Stopped
+
+    def _collect(self):
+        """Free young cyclic garbage; all of it where the number of calls doubled."""
+        calls = self.activity // COLLECT
+        gc.collect(2 if calls & (calls - 1) == 0 else 1)
 
     def turn(self, engine):
         """Return when no other rank is at an earlier time."""
@@ -147,12 +153,14 @@ class Simulator:
         threads = torch.get_num_threads()
         with (
             _one_at_a_time,
+            warnings.catch_warnings(),
             _ordered_collection(),
             torch_private.isolated_ranks(),
             self.randomness.kept(),
             PerRankOutput(self) as output,
         ):
             torch.set_num_threads(1)
+            warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.")
             try:
                 self._start(payload)
                 self._watch(progress)
@@ -260,7 +268,7 @@ def run_rank(sim, engine, payload):
             fn, args, kwargs = ship.unpack(payload)
             with engine.meter:
                 value = fn(*args, **kwargs)
-            engine.report.result = ship.pack(ship.tidy(value))
+            engine.report.result = ship.pack_result(value)
             engine.state = "returned"
     except Stopped:
         engine.state = "stopped"

@@ -5,6 +5,8 @@ import sys
 
 from .engine import _OURS, _TORCH
 
+_HIDDEN = (_OURS + "backends", _OURS + "ship.py")
+
 
 def user_line(thread):
     """(file, line) that the thread executes, in the user's code."""
@@ -23,7 +25,7 @@ def innermost_user(traceback):
         name = traceback.tb_frame.f_code.co_filename
         if _is_users(name):
             where = name, traceback.tb_lineno
-        elif name.startswith(_OURS) and not name.startswith(_OURS + "backends"):
+        elif name.startswith(_OURS) and not name.startswith(_HIDDEN):
             ours = name, traceback.tb_lineno
         traceback = traceback.tb_next
     return where if where[0] else ours

@@ -6,6 +6,7 @@ to the engine of the rank.  `isolated_ranks` lets threads be ranks.
 """
 
 import contextlib
+import ctypes
 import functools
 import sys
 import threading
@@ -69,13 +70,26 @@ class _WorldOfThread:
     """torch's table of process groups: a rank's own in its thread, else the usual."""
 
     def __init__(self, usual):
-        object.__setattr__(self, "_usual", usual)
+        self._usual = usual
+
+    @property
+    def default_pg(self):  # asked for many times in every call
+        return (_here.world or self._usual).default_pg
+
+    @default_pg.setter
+    def default_pg(self, group):
+        (_here.world or self._usual).default_pg = group
+
+    @property
+    def group_count(self):
+        return (_here.world or self._usual).group_count
+
+    @group_count.setter
+    def group_count(self, count):
+        (_here.world or self._usual).group_count = count
 
     def __getattr__(self, name):
         return getattr(_here.world or self._usual, name)
-
-    def __setattr__(self, name, value):
-        setattr(_here.world or self._usual, name, value)
 
 
 @contextlib.contextmanager
@@ -149,6 +163,21 @@ class raw_tensors:
     def __exit__(self, *error):
         for guard in reversed(self._guards):
             guard.__exit__(*error)
+
+
+def copy_raw(source, target):
+    """`target` holds the data of `source`; torch sees nothing of it."""
+    if (
+        source.device.type == target.device.type == "cpu"
+        and source.is_contiguous()
+        and target.is_contiguous()
+        and not source.is_conj()
+        and not source.is_neg()
+    ):
+        ctypes.memmove(target.data_ptr(), source.data_ptr(), source.nbytes)
+    else:
+        with raw_tensors():
+            target.copy_(source.reshape(target.shape))
 
 
 def inside_backward():

@@ -63,9 +63,8 @@ def main(start, link, files):
     link = Link(link)
     link.listen(lambda: _partial(engine, user_line(main_thread)))
     main_thread = threading.current_thread()
-    for name in ("stdout", "stderr"):
-        lines = link if start.live else None
-        setattr(sys, name, Output(files["output"], engine.beat, lines))
+    sys.stdout = Output(files["output"], engine.beat, link if start.live else None)
+    sys.stderr = Output(files["errors"], engine.beat)
     sys.stdin = NoInput()
     _note_last_line(engine)
 
@@ -197,7 +196,7 @@ def run_rank(start, engine, payload, store):
         _line_up(engine)
         value = fn(*args, **kwargs)
         engine.settle()
-        return ship.pack(ship.tidy(value))
+        return ship.pack_result(value)
 
 
 def place(start):
