@@ -39,7 +39,7 @@ sync: setup
 # The last lines of the output are pytest's own.
 test: setup
 	@echo "== unit tests"
-	@$(PLAIN) $(PYTEST) -n 2 --dist loadfile -m "not alone" tests
+	@$(PLAIN) $(PYTEST) -n 2 --dist worksteal -m "not alone" tests
 	@echo "== tests that measure time"
 	@$(PLAIN) $(PYTEST) -m alone tests || test $$? -eq 5
 	@echo "== chapters, outputs compared"

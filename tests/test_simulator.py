@@ -421,10 +421,10 @@ def test_nothing_of_torch_is_changed():
 
 def test_a_thousand_and_twenty_four_ranks():
     start = time.monotonic()
-    run = sim(ring_rounds, 100, n=1024)
-    assert run.results == [float((r - 100) % 1024) for r in range(1024)]
-    assert run.rounds == 100 and sum(run.messages) == 102_400
-    assert time.monotonic() - start < 300  # a watchdog; usually well under a minute
+    run = sim(ring_rounds, 20, n=1024)
+    assert run.results == [float((r - 20) % 1024) for r in range(1024)]
+    assert run.rounds == 20 and sum(run.messages) == 20_480
+    assert time.monotonic() - start < 200  # a watchdog
 
 
 def ring_rounds(rounds):
@@ -496,7 +496,10 @@ def test_interrupt_returns_to_the_prompt(backend, tmp_path):
         child.stdout.close()
 
 
-@pytest.mark.parametrize("backend, times", [("sim", 1000), ("gloo", 200)])
+SOAK = int(os.environ.get("D2LPAR_SOAK", "1"))  # 5 for the long way
+
+
+@pytest.mark.parametrize("backend, times", [("sim", 200), ("gloo", 40)])
 def test_many_runs_leave_nothing(backend, times):
     import threading
 
@@ -511,7 +514,7 @@ def test_many_runs_leave_nothing(backend, times):
     for _ in range(20):
         d2lpar.run(exchange_all, 100, world_size=4, backend=backend)
     before, memory = use(), me.memory_info().rss
-    for _ in range(times):
+    for _ in range(times * SOAK):
         d2lpar.run(exchange_all, 100, world_size=4, backend=backend)
     assert use() == before
     assert me.memory_info().rss - memory < 50e6
