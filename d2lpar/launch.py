@@ -15,6 +15,7 @@ from .cluster import Cluster
 from .runs import Run
 from .timeline import Timeline
 
+TIMEOUT = 60.0  # seconds
 BACKENDS = ("sim", "gloo", "nccl", "auto")
 _defaults = {"world_size": 4, "backend": "sim", "cluster": None, "device": None}
 
@@ -26,13 +27,11 @@ def defaults(world_size=None, backend=None, cluster=None, device=None):
     Raises ValueError or TypeError for what no run could use.
     """
     given = {
-        "world_size": world_size and _world_size(world_size),
-        "backend": backend and _backend_name(backend),
-        "cluster": cluster and _cluster(cluster),
-        "device": device and str(torch.device(device)),
+        "world_size": None if world_size is None else _world_size(world_size),
+        "backend": None if backend is None else _backend_name(backend),
+        "cluster": None if cluster is None else _cluster(cluster),
+        "device": None if device is None else _device(device),
     }
-    if world_size is not None:
-        _world_size(world_size)
     _defaults.update(
         {name: value for name, value in given.items() if value is not None}
     )
@@ -49,7 +48,7 @@ def run(
     backend=None,
     cluster=None,
     device=None,
-    timeout=60.0,
+    timeout=TIMEOUT,
     seed=0,
     buffered=False,
     **kwargs,
@@ -70,7 +69,9 @@ def run(
     TypeError for bad arguments, RuntimeError where the hardware is missing.
     """
     _not_inside_a_rank()
-    _check_function(fn, args, kwargs, timeout, seed, buffered)
+    ours = (world_size, backend, cluster, device, timeout, seed, buffered)
+    _check_options(timeout, seed, buffered)
+    _check_function(fn, args, kwargs, dict(zip(_USUAL, ours, strict=True)))
     world = _World(world_size, backend, cluster, device)
     payload = _packed(fn, args, kwargs)
     with _progress() as progress:
@@ -113,14 +114,16 @@ class _World:
 
     def __init__(self, world_size, backend, cluster, device):
         env = os.environ
-        inside = "TORCHELASTIC_RUN_ID" in env or "SLURM_PROCID" in env and "RANK" in env
+        inside = "TORCHELASTIC_RUN_ID" in env or "SLURM_PROCID" in env
+        inside = inside and "RANK" in env and "WORLD_SIZE" in env
         self.torchrun = inside and backend != "sim"
-        ranks = env.get("D2LPAR_RANKS") or _defaults["world_size"]
+        ranks = _from("D2LPAR_RANKS", _world_size) or _defaults["world_size"]
         if self.torchrun:
             ranks = env["WORLD_SIZE"]
         self.world_size = _world_size(ranks if world_size is None else world_size)
-        name = backend or env.get("D2LPAR_BACKEND") or _defaults["backend"]
-        self.device = device or _defaults["device"]
+        name = _from("D2LPAR_BACKEND", _backend_name) or _defaults["backend"]
+        name = name if backend is None else backend
+        self.device = _defaults["device"] if device is None else _device(device)
         self.backend = self._choose(_backend_name(name))
         self.cluster = _cluster(cluster or _defaults["cluster"])
         if self.backend == "sim":
@@ -185,6 +188,17 @@ class _World:
                 print(_whole_lines(report.errors), end="", file=sys.stderr, flush=True)
 
 
+def _from(variable, check):
+    """The checked value of an environment variable, None where it is not set."""
+    value = os.environ.get(variable)
+    if not value:
+        return None
+    try:
+        return check(value)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"environment variable {variable}: {error}") from None
+
+
 def _as_run(outcome, world):
     reports = outcome.reports
     ledger = Ledger([report.entries for report in reports])
@@ -214,6 +228,7 @@ def _as_run(outcome, world):
 
 
 def _whole_lines(text):
+    text = text.encode("utf-8", "backslashreplace").decode()  # whatever was printed
     return text if not text or text.endswith("\n") else text + "\n"
 
 
@@ -290,24 +305,26 @@ def _not_inside_a_rank():
         )
 
 
-_OURS = ("world_size", "backend", "cluster", "device", "timeout", "seed", "buffered")
+_USUAL = dict.fromkeys(("world_size", "backend", "cluster", "device"))
+_USUAL |= {"timeout": TIMEOUT, "seed": 0, "buffered": False}  # what run is called with
 
 
-def _check_function(fn, args, kwargs, timeout, seed, buffered):
+def _check_options(timeout, seed, buffered):
+    number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
+    if not number or not timeout > 0:
+        raise ValueError(f"timeout must be a number of seconds > 0, not {timeout!r}")
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
+        raise ValueError(f"seed must be an integer from 0 to 2**63 - 1, not {seed!r}")
+    if not isinstance(buffered, bool):
+        raise TypeError(f"buffered must be True or False, not {buffered!r}")
+
+
+def _check_function(fn, args, kwargs, given):
+    """Raise TypeError where fn cannot be called so; `given` are run's own keywords."""
     if not callable(fn):
         raise TypeError(
             f"run needs a function, not {type(fn).__name__}: run(fn, argument, ...)"
         )
-    if (
-        isinstance(timeout, bool)
-        or not isinstance(timeout, int | float)
-        or timeout <= 0
-    ):
-        raise ValueError(f"timeout must be a number of seconds > 0, not {timeout!r}")
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise ValueError(f"seed must be an integer >= 0, not {seed!r}")
-    if not isinstance(buffered, bool):
-        raise TypeError(f"buffered must be True or False, not {buffered!r}")
     try:
         signature = inspect.signature(fn)
     except (TypeError, ValueError):
@@ -316,12 +333,12 @@ def _check_function(fn, args, kwargs, timeout, seed, buffered):
     try:
         bound = signature.bind(*args, **kwargs).arguments
     except TypeError as error:
-        swallowed = [word for word in _OURS if word in signature.parameters]
+        swallowed = [word for word in _USUAL if word in signature.parameters]
         hint = f" ({_swallowed(name, swallowed[0])})" if swallowed else ""
         raise TypeError(f"{name} cannot be called so: {error}{hint}") from None
-    mine = {"timeout": timeout != 60.0, "seed": seed != 0, "buffered": buffered}
-    for word in _OURS:
-        if word in signature.parameters and word not in bound and mine.get(word, False):
+    for word, value in given.items():
+        unusual = value is not _USUAL[word]
+        if unusual and word in signature.parameters and word not in bound:
             raise TypeError(_swallowed(name, word))
 
 
@@ -357,6 +374,14 @@ def _backend_name(value):
     if value not in BACKENDS:
         raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, not {value!r}")
     return value
+
+
+def _device(value):
+    """The device as text: cpu, cuda (with an index or without) or meta."""
+    name = str(value)
+    if name.split(":")[0] not in ("cpu", "cuda", "meta"):
+        raise ValueError(f'device must be "cpu", "cuda" or "meta", not {value!r}')
+    return name
 
 
 def _cluster(value):

@@ -10,14 +10,20 @@ import contextlib
 import inspect
 import io
 import pickle
+import random
 import sysconfig
 
 import cloudpickle
+import numpy as np
 import torch
 
 _SHARED = tuple(
     path for key, path in sysconfig.get_paths().items() if "lib" in key and path
 )
+
+
+# the generators whose methods `from random import ...` and numpy's twin give
+_RANDOM = {id(random._inst): random, id(np.random.mtrand._rand): np.random}
 
 
 class _Packer(cloudpickle.Pickler):
@@ -26,6 +32,9 @@ class _Packer(cloudpickle.Pickler):
         self._storages = {}
 
     def reducer_override(self, obj):
+        home = _RANDOM.get(id(getattr(obj, "__self__", None)))
+        if home is not None and hasattr(home, getattr(obj, "__name__", "")):
+            return getattr, (home, obj.__name__)  # the rank's own generator, seeded
         if type(obj) is torch.Tensor or type(obj) is torch.nn.Parameter:
             if obj.layout is torch.strided and obj.device.type in ("cpu", "cuda"):
                 return self._tensor(obj)
@@ -126,6 +135,8 @@ def pack_result(value):
     """
     try:
         return pack(tidy(value))
+    except RecursionError:
+        raise TypeError("what the rank returned contains itself") from None
     except TypeError as error:
         raise TypeError(f"what the rank returned cannot be copied: {error}") from error
 

@@ -80,9 +80,9 @@ class Meta:
         text = f"{self.kind}({', '.join(details)})" if details else self.kind
         if not shown:
             return text
-        shape, dtype = shown[0]
-        more = f" and {len(shown) - 1} more" if len(shown) > 1 else ""
-        return f"{text} of {dtype}{list(shape)}{more}"
+        parts = [f"{dtype}{list(shape)}" for shape, dtype in shown[:4]]
+        more = f" and {len(shown) - 4} more" if len(shown) > 4 else ""
+        return f"{text} of {', '.join(parts)}{more}"
 
 
 _DTYPES = {}

@@ -13,6 +13,7 @@ import contextlib
 import itertools
 import os
 import sys
+import sysconfig
 from dataclasses import dataclass, field
 
 from ..timeline import Event
@@ -22,6 +23,7 @@ _TORCH = os.path.dirname(sys.modules["torch"].__file__) + os.sep
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
+_STDLIB = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib"))
 _USER, _LIBRARY, _TORCHS, _START = range(4)
 _origins = {}  # code object -> one of these
 
@@ -32,7 +34,8 @@ def _origin(code):
         return _START if code.co_name == "run_rank" else _TORCHS
     if name.startswith(_OURS):
         return _LIBRARY
-    return _TORCHS if name.startswith((_TORCH, "<frozen")) else _USER
+    library = "site-packages" in name or name.startswith((*_STDLIB, _TORCH, "<frozen"))
+    return _TORCHS if library else _USER
 
 
 def where_called():

@@ -176,7 +176,10 @@ def deadlock(statuses):
                 return _error(DeadlockError, head, rank, statuses)
     blocked = [status.rank for status in statuses if status.call]
     culprit = blocked[0] if blocked else None
-    head = f"deadlock: {_names(blocked)} wait for messages that nobody sends."
+    if not blocked:
+        return _error(RankError, "deadlock: no rank goes on.", None, statuses)
+    verb = "waits" if len(blocked) == 1 else "wait"
+    head = f"deadlock: {_names(blocked)} {verb} for messages that nobody sends."
     return _error(DeadlockError, head, culprit, statuses)
 
 
@@ -205,8 +208,7 @@ def rank_failed(statuses, rank, error):
     if isinstance(error, SystemExit):
         what = f"called sys.exit({error.code!r})"
     else:
-        reason = str(error).strip()
-        what = f"raised {type(error).__name__}" + (f": {reason}" if reason else "")
+        what = f"raised {type(error).__name__}" + _reason(error)
     where = f" at {place(status.where)}" if status.where[0] else ""
     code = f"    {source(status.where)}" if source(status.where) else ""
     head = f"rank {rank} {what}{where}{code}"
@@ -214,6 +216,16 @@ def rank_failed(statuses, rank, error):
     if isinstance(error, BaseException):
         failed.__cause__ = error
     return failed
+
+
+def _reason(error):
+    """The first line of what an exception says."""
+    try:
+        lines = str(error).strip().splitlines()
+    except Exception:  # a broken __str__ of the user's
+        return ""
+    more = " ..." if len(lines) > 1 else ""
+    return f": {lines[0]}{more}" if lines else ""
 
 
 def died(statuses, rank, how):

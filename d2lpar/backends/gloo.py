@@ -25,8 +25,9 @@ from torch.distributed import (
 )
 
 from .matching import reduced
+from .torch_private import LAST_TAG
 
-PRIVATE = 1 << 30  # tags from here on belong to gather and scatter
+PRIVATE = LAST_TAG  # tags from here on belong to gather and scatter
 FOREVER = datetime.timedelta(days=7)  # the launcher sees what is stuck
 _ADDED = {
     torch.float32,
@@ -214,7 +215,8 @@ def _reduce_scatter(real, call, me):
     work = real.alltoall_base(flat, data, [size] * n, _sizes(call.inputs))
 
     def finish():
-        terms = [part.view(output.dtype) for part in flat.view(n, size)]
+        parts = [flat[i * size : (i + 1) * size].clone() for i in range(n)]
+        terms = [part.view(output.dtype) for part in parts]
         output.copy_(reduced(terms, call.op).view(output.shape))
 
     return Begun([work], finish)

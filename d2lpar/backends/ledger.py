@@ -34,7 +34,7 @@ class Ledger:
                         pair = sent[rank, peer]
                         pair[0] += size
                         pair[1] += count
-        return sent
+        return dict(sent)
 
     def bytes_sent(self):
         """Payload bytes that each rank sent."""

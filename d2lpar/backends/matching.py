@@ -180,17 +180,17 @@ def perform(calls):
             total = reduced([call.inputs[i] for call in calls], first.op)
             for r, call in enumerate(calls):
                 if root is None or r == root:
-                    call.outputs[i].copy_(total)
+                    copy_raw(total, call.outputs[i])
     elif kind == "reduce_scatter":
         for r, call in enumerate(calls):
             total = reduced([other.inputs[r] for other in calls], first.op)
-            call.outputs[0].copy_(total.view(call.outputs[0].shape))
+            copy_raw(total, call.outputs[0])
     else:
         copies = [
             (target, source.clone()) for target, source in _copies(kind, calls, root)
         ]
         for target, source in copies:
-            target.copy_(source.reshape(target.shape))
+            copy_raw(source, target)
 
 
 def _copies(kind, calls, root):
@@ -234,4 +234,7 @@ def reduced(tensors, op):
     total = tensors[0].clone()
     for tensor in tensors[1:]:
         total = _REDUCE[op](total, tensor)
-    return total.div_(len(tensors)) if op == "avg" else total
+    if op == "avg":
+        mode = None if total.is_floating_point() or total.is_complex() else "trunc"
+        total = torch.div(total, len(tensors), rounding_mode=mode)
+    return total

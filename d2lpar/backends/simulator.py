@@ -9,6 +9,8 @@ import contextlib
 import gc
 import heapq
 import itertools
+import os
+import sys
 import threading
 import time
 import warnings
@@ -110,9 +112,11 @@ class Simulator:
         if following is None:
             self.fail(explain.deadlock(self.statuses()))
             raise Stopped
+        engine.stdout = sys.stdout
         following.baton.release()
         engine.baton.acquire()
         self.check()
+        sys.stdout = engine.stdout
         self.randomness.enter(engine.rank)
 
     def leave(self, engine):
@@ -157,6 +161,7 @@ class Simulator:
             _ordered_collection(),
             torch_private.isolated_ranks(),
             self.randomness.kept(),
+            _settings_kept(),
             PerRankOutput(self) as output,
         ):
             torch.set_num_threads(1)
@@ -189,7 +194,8 @@ class Simulator:
                 seen, since = self.activity, now
             elif now - since > self.timeout and not self.stopping:
                 self.fail(explain.stuck(self.statuses(), self.timeout))
-                return
+            if self.stopping:
+                return  # `_end` waits for the ranks, and gives up on some if it must
             if progress is not None:
                 progress(now - started, self.activity)
 
@@ -255,6 +261,25 @@ def _ordered_collection():
             gc.unfreeze()
         if enabled:
             gc.enable()
+
+
+@contextlib.contextmanager
+def _settings_kept():
+    """Settings of the process that ranks may change are afterwards as they were."""
+    dtype, environ, folder = torch.get_default_dtype(), dict(os.environ), os.getcwd()
+    exact = torch.are_deterministic_algorithms_enabled()
+    depth = sys.getrecursionlimit()
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(dtype)
+        torch.use_deterministic_algorithms(exact)
+        sys.setrecursionlimit(depth)
+        if dict(os.environ) != environ:
+            os.environ.clear()
+            os.environ.update(environ)
+        if os.getcwd() != folder:
+            os.chdir(folder)
 
 
 def run_rank(sim, engine, payload):

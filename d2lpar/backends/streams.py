@@ -36,6 +36,9 @@ class PerRankOutput:
         if current_engine() is None or self._live:
             self._usual.flush()
 
+    def close(self):
+        """It stays open: it is the caller's."""
+
     def __getattr__(self, name):
         return getattr(self._usual, name)
 

@@ -12,9 +12,11 @@ import sys
 import threading
 import types
 
+import cloudpickle
 import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
+import torch.distributed.nn.functional  # it keeps the group of the moment of its import
 import torch.utils._python_dispatch as modes
 from torch._subclasses.fake_tensor import FakeTensor  # noqa: F401, for meter.py
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: F401
@@ -116,12 +118,17 @@ def isolated_ranks():
 def watch_calls():
     """Inside, batches of messages and freed storages are seen by the engine."""
     batch, resize = dist.batch_isend_irecv, torch.UntypedStorage.resize_
+    group, pickler = dist.new_group, c10d._pickler
+    c10d._pickler = cloudpickle.Pickler  # objects of classes that a cell defines
     dist.batch_isend_irecv = c10d.batch_isend_irecv = _batched(batch)
+    dist.new_group = c10d.new_group = _of_this_world(group)
     torch.UntypedStorage.resize_ = _watched_resize(resize)
     try:
         yield
     finally:
         dist.batch_isend_irecv = c10d.batch_isend_irecv = batch
+        dist.new_group = c10d.new_group = group
+        c10d._pickler = pickler
         torch.UntypedStorage.resize_ = resize
 
 
@@ -135,6 +142,17 @@ def _batched(original):
             return original(p2p_op_list)
 
     return batch_isend_irecv
+
+
+def _of_this_world(original):
+    """A rank's groups belong to the world it runs in, whatever backend it names."""
+
+    @functools.wraps(original)
+    def new_group(ranks=None, timeout=None, backend=None, *more, **options):
+        backend = None if current_engine() is not None else backend
+        return original(ranks, timeout, backend, *more, **options)
+
+    return new_group
 
 
 def _watched_resize(original):
@@ -214,6 +232,7 @@ def register(name, engine_of_thread=current_engine):
     )
 
 
+LAST_TAG = 1 << 30  # larger tags are used inside
 _OPS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM")
 _OP_NAMES = {getattr(dist.ReduceOp.RedOpType, name): name.lower() for name in _OPS}
 
@@ -279,26 +298,50 @@ class Group(dist.ProcessGroup):
             more["root"] = self.ranks[opts.rootRank]
         me = self.ranks[self.index]
         inputs, outputs = list(inputs), list(outputs)
+        self._check(kind, inputs, outputs)
         call = Call(kind, self.key, self.ranks, me, inputs, outputs, **more)
         work = self.engine.post(call)
         if self._coalesced is not None:
             self._coalesced.append(work)
         return work
 
-    def _peer(self, index, word):
+    def _check(self, kind, inputs, outputs):
+        """Raise ValueError where a list of tensors cannot serve the ranks."""
+        n = len(self.ranks)
+        for tensors, kinds, word in (
+            (inputs, ("scatter", "reduce_scatter", "all_to_all"), "input"),
+            (outputs, ("gather", "all_gather", "all_to_all"), "output"),
+        ):
+            if kind in kinds and tensors and len(tensors) != n:
+                raise ValueError(
+                    f"{kind} needs {n} {word} tensors, one per rank of the group, "
+                    f"not {len(tensors)}"
+                )
+        if kind == "all_gather" and inputs[0].numel() != outputs[self.index].numel():
+            raise ValueError(
+                f"all_gather: this rank gives {inputs[0].numel()} elements and has "
+                f"room for {outputs[self.index].numel()} of its own"
+            )
+
+    def _peer(self, index, word, tag=0):
         if not 0 <= index < len(self.ranks):
             raise ValueError(
                 f"{word}={index}: this group has ranks 0 to {len(self.ranks) - 1}"
             )
+        if index == self.index:
+            raise ValueError(f"{word}={index}: a rank cannot send to itself")
+        if not 0 <= tag < LAST_TAG:
+            raise ValueError(f"tag={tag}: tags go from 0 to {LAST_TAG - 1}")
         return self.ranks[index]
 
     # messages
 
     def send(self, tensors, dst, tag=0):
-        return self._post("send", tensors, peer=self._peer(dst, "dst"), tag=tag)
+        peer = self._peer(dst, "dst", tag)
+        return self._post("send", tensors, peer=peer, tag=tag)
 
     def recv(self, tensors, src, tag=0):
-        peer = self._peer(src, "src")
+        peer = self._peer(src, "src", tag)
         return self._post("recv", outputs=tensors, peer=peer, tag=tag)
 
     def recv_anysource(self, tensors, tag=0):

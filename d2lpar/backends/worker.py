@@ -192,11 +192,22 @@ def run_rank(start, engine, payload, store):
         warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.")
         torch_private.join_world(name, start.rank, start.world_size, store)
         fn, args, kwargs = ship.unpack(payload)
+        _furnish_main(fn)
         seed_everything(start.seed)
         _line_up(engine)
         value = fn(*args, **kwargs)
         engine.settle()
         return ship.pack_result(value)
+
+
+def _furnish_main(fn):
+    """What the function uses of its script is in `__main__`, where pickle looks."""
+    if getattr(fn, "__module__", None) == "__main__":
+        names = getattr(fn, "__globals__", {})
+        here = vars(sys.modules["__main__"])
+        for name, value in names.items():
+            if not name.startswith("__"):
+                here.setdefault(name, value)
 
 
 def place(start):
@@ -278,4 +289,5 @@ def _packed(error):
         ship.unpack(data)
         return data
     except Exception:
-        return ship.pack(RuntimeError(f"{type(error).__name__}: {error}"))
+        kind = type(type(error).__name__, (RuntimeError,), {})
+        return ship.pack(kind(str(error)))

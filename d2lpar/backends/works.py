@@ -78,10 +78,16 @@ class CollectiveWork(_Work):
             self._error = error
             raise
         if self._finish is not None:
-            with torch_private.raw_tensors():
-                self._finish()
+            try:
+                inference = any(t.is_inference() for t in self.call.outputs)
+                with torch.inference_mode(inference), torch_private.raw_tensors():
+                    self._finish()
+            except Exception as error:
+                self._own_error = error
         self.record()
         return self.call.outputs
+
+    _own_error = None  # of what is done here after Gloo has done its part
 
     def wait(self, timeout=None):
         if not self._future.done():
@@ -101,6 +107,8 @@ class CollectiveWork(_Work):
                 if self._error is None:
                     raise
                 raise self._error from None
+        if self._own_error is not None:
+            raise self._own_error
 
     def is_completed(self):
         done = self._future.done()

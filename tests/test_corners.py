@@ -1,0 +1,159 @@
+"""What learners' programs do at the edges, in both worlds."""
+
+import contextlib
+import io
+import os
+import pickle
+from dataclasses import dataclass
+from random import randint
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import d2lpar
+from d2lpar import RankError
+
+BOTH = pytest.mark.parametrize("backend", ["sim", "gloo"])
+
+
+def run(fn, *args, n=3, **options):
+    return d2lpar.run(fn, *args, world_size=n, timeout=20.0, **options)
+
+
+@dataclass
+class Point:
+    x: int
+
+
+def many_things():
+    """One run of many small programs, as starting processes takes time."""
+    import torch.distributed.nn.functional as functional
+
+    r, n = dist.get_rank(), dist.get_world_size()
+    x = torch.ones(3, requires_grad=True)
+    functional.all_reduce(x * (r + 1)).sum().backward()
+    points = [None] * n
+    dist.all_gather_object(points, Point(r))
+    with torch.inference_mode():
+        gathered = [torch.empty(3) for _ in range(n)]
+        dist.all_gather(gathered, torch.ones(3) * r)
+    nothing = torch.empty(0)
+    dist.reduce_scatter(nothing, [torch.empty(0)] * n)
+    whole = torch.arange(7) + r
+    dist.all_reduce(whole, op=dist.ReduceOp.AVG)
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text):
+        print("A", r)
+        dist.barrier()
+        print("B", r)
+    print("after", r)
+    group = dist.new_group([0, 1], backend="gloo")
+    if r < 2:
+        dist.all_reduce(y := torch.ones(1), group=group)
+        assert y.item() == 2.0
+    return x.grad, points, gathered, whole, text.getvalue(), randint(0, 10**9)
+
+
+@BOTH
+def test_many_things(backend):
+    result = run(many_things, backend=backend, seed=3)
+    assert result.output == "after 0\nafter 1\nafter 2\n"
+    for r, values in enumerate(result.results):
+        grad, points, gathered, whole, text, number = values
+        assert grad.tolist() == [3.0 * (r + 1)] * 3
+        assert points == [Point(0), Point(1), Point(2)]
+        assert [t.tolist() for t in gathered] == [[float(i)] * 3 for i in range(3)]
+        assert whole.tolist() == [i + 1 for i in range(7)]
+        assert text == f"A {r}\nB {r}\n"
+        assert number == result.results[0][-1]
+    again = run(many_things, backend=backend, seed=3)
+    assert [v[-1] for v in again.results] == [v[-1] for v in result.results]
+    copy = pickle.loads(pickle.dumps(result))
+    assert copy.messages == result.messages and copy.rounds == result.rounds
+
+
+class Speechless(Exception):
+    def __str__(self):
+        return None
+
+
+class Two(Exception):
+    def __init__(self, a, b):
+        super().__init__(f"{a}-{b}")
+
+
+def fails(how):
+    if dist.get_rank() == 1:
+        if how == "speechless":
+            raise Speechless
+        if how == "two":
+            raise Two(1, 2)
+        if how == "lines":
+            raise ValueError("one\ntwo")
+        if how == "self":
+            dist.isend(torch.ones(1), 1)
+        if how == "tag":
+            dist.send(torch.ones(1), 0, tag=-1)
+        if how == "list":
+            dist.all_gather([torch.ones(1)] * 2, torch.ones(1))
+    dist.barrier()
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "how, words",
+    [
+        ("speechless", "rank 1 raised Speechless"),
+        ("two", "rank 1 raised Two: 1-2"),
+        ("lines", "rank 1 raised ValueError: one ..."),
+        ("self", "to itself"),
+        ("tag", "tag=-1"),
+        ("list", "all_gather needs 3 output tensors"),
+    ],
+)
+def test_errors_at_the_edges(backend, how, words):
+    with pytest.raises(RankError) as caught:
+        run(fails, how, backend=backend)
+    assert words in str(caught.value).splitlines()[0]
+    assert caught.value.rank == 1
+
+
+def changes_settings():
+    torch.set_default_dtype(torch.float64)
+    os.environ["D2LPAR_TEST"] = "1"
+    os.chdir("/")
+
+
+def test_settings_of_the_caller_are_kept():
+    before = torch.get_default_dtype(), os.getcwd(), dict(os.environ)
+    run(changes_settings, backend="sim")
+    assert (torch.get_default_dtype(), os.getcwd(), dict(os.environ)) == before
+
+
+def own_words(world_size=7, cluster="y"):
+    return world_size, cluster
+
+
+def test_every_word_of_run_is_guarded():
+    for options in (dict(world_size=2), dict(cluster="2xH100", world_size=2)):
+        with pytest.raises(TypeError, match="is a keyword of run and of own_words"):
+            d2lpar.run(own_words, **options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [dict(backend=""), dict(cluster=0), dict(device="mps"), dict(world_size=0)],
+)
+def test_defaults_are_checked(options):
+    with pytest.raises((ValueError, TypeError)):
+        d2lpar.defaults(**options)
+    assert d2lpar.run(dist.get_rank, world_size=2, backend="sim").results == [0, 1]
+
+
+def test_the_environment_is_named(monkeypatch):
+    monkeypatch.setenv("D2LPAR_RANKS", "abc")
+    with pytest.raises(ValueError, match="environment variable D2LPAR_RANKS"):
+        d2lpar.run(dist.get_rank)
+    monkeypatch.setenv("D2LPAR_RANKS", "2")
+    assert d2lpar.run(dist.get_rank, backend="sim").results == [0, 1]
