@@ -483,6 +483,7 @@ INTERRUPTED = """
 import os, signal, threading, time
 import psutil, torch, torch.distributed as dist
 import d2lpar
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may ignore it
 
 def waits():
     if dist.get_rank() == 0:

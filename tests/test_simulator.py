@@ -444,9 +444,12 @@ def ring_rounds(rounds):
 # interrupts and soak
 
 INTERRUPTED = """
-    import threading, time, _thread
+    import signal, threading
     import torch, torch.distributed as dist
     import d2lpar
+
+    # a shell starts what runs in the background with this signal ignored
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def hang(how):
         if how == "loop" and dist.get_rank() == 1:
