@@ -273,7 +273,8 @@ def _settings_kept():
         yield
     finally:
         torch.set_default_dtype(dtype)
-        torch.use_deterministic_algorithms(exact)
+        if torch.are_deterministic_algorithms_enabled() != exact:
+            torch.use_deterministic_algorithms(exact)  # it imports the compiler
         sys.setrecursionlimit(depth)
         if dict(os.environ) != environ:
             os.environ.clear()
