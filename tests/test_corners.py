@@ -119,6 +119,17 @@ def test_errors_at_the_edges(backend, how, words):
     assert caught.value.rank == 1
 
 
+def too_little_room():
+    room = [3, 3, 2] if dist.get_rank() == 1 else [3, 3, 3]
+    dist.all_gather([torch.zeros(size) for size in room], torch.ones(3))
+
+
+@BOTH
+def test_nothing_is_written_beyond_a_tensor(backend):
+    with pytest.raises(RankError):
+        run(too_little_room, backend=backend)
+
+
 def changes_settings():
     torch.set_default_dtype(torch.float64)
     os.environ["D2LPAR_TEST"] = "1"

@@ -187,6 +187,7 @@ def copy_raw(source, target):
     """`target` holds the data of `source`; torch sees nothing of it."""
     if (
         source.device.type == target.device.type == "cpu"
+        and (source.dtype, source.nbytes) == (target.dtype, target.nbytes)
         and source.is_contiguous()
         and target.is_contiguous()
         and not source.is_conj()
