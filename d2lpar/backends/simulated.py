@@ -14,13 +14,12 @@ from .threads import user_line
 POLL = 1e-6  # virtual seconds that a look at `is_completed` costs
 
 
-class SimulatedWork(torch.distributed.Work):
-    """A call in progress."""
+class SimulatedWork(torch_private.CallWork):
+    """A call in progress in virtual time."""
 
     def __init__(self, engine, call):
-        super().__init__()
-        self.engine, self.call = engine, call
-        self.done, self.finish, self.source = False, 0.0, None
+        super().__init__(engine, call)
+        self.done, self.finish = False, 0.0
 
     def wait(self, timeout=None):
         self.engine.wait(self)
@@ -45,21 +44,6 @@ class SimulatedWork(torch.distributed.Work):
         else:
             complete()
         return future
-
-    def result(self):
-        return self.call.outputs
-
-    def exception(self):
-        return None
-
-    def synchronize(self):
-        self.wait()
-
-    def source_rank(self):
-        peer = self.call.peer if self.source is None else self.source
-        return self.call.ranks.index(peer)
-
-    _source_rank = source_rank
 
 
 class SimulatedEngine(Engine):

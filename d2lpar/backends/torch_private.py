@@ -413,6 +413,30 @@ class Group(dist.ProcessGroup):
     alltoall_base = all_to_all_single
 
 
+class CallWork(dist.Work):
+    """A call in progress; each world adds how to wait for it."""
+
+    def __init__(self, engine, call):
+        super().__init__()
+        self.engine, self.call, self.source = engine, call, None
+
+    def result(self):
+        return self.call.outputs
+
+    def exception(self):
+        return None
+
+    def synchronize(self):
+        self.wait()
+
+    def source_rank(self):
+        """Position in the group of the sender of a message."""
+        peer = self.call.peer if self.source is None else self.source
+        return self.call.ranks.index(peer)
+
+    _source_rank = source_rank
+
+
 class _AllOf(dist.Work):
     """Several works as one."""
 

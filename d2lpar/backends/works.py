@@ -8,7 +8,6 @@ import threading
 import time
 
 import torch
-import torch.distributed as dist
 
 from . import torch_private
 from .calls import MESSAGES
@@ -16,29 +15,12 @@ from .calls import MESSAGES
 LOOK = 50e-6  # seconds that a look at `is_completed` of a message may take
 
 
-class _Work(dist.Work):
+class _Work(torch_private.CallWork):
     """A call in progress, seen from Python and from torch's C++."""
 
     def __init__(self, engine, call):
-        super().__init__()
-        self.engine, self.call = engine, call
-        self.start, self.source = engine.now(), None
-
-    def result(self):
-        return self.call.outputs
-
-    def exception(self):
-        return None
-
-    def synchronize(self):
-        self.wait()
-
-    def source_rank(self):
-        """Position in the group of the sender of a message."""
-        peer = self.call.peer if self.source is None else self.source
-        return self.call.ranks.index(peer)
-
-    _source_rank = source_rank
+        super().__init__(engine, call)
+        self.start = engine.now()
 
     def record(self, stop=None):
         """The call is on the timeline; it was complete at `stop`, or is now."""
