@@ -56,8 +56,8 @@ def run(
     """Every rank has executed `fn(*args, **kwargs)`; their results are in the `Run`.
 
     `fn` uses plain `torch.distributed`.  Each rank has its own copy of it, of the
-    globals it uses and of the arguments, and random numbers seeded with `seed`.  What
-    ranks that are threads ("sim") share: imported modules and attributes of classes.
+    globals and classes it uses and of the arguments, and random numbers seeded with
+    `seed`.  Ranks that are threads ("sim") share the modules that are imported.
 
     backend     "sim" (threads, virtual time), "gloo" (processes), "nccl" (GPUs) or
                 "auto": "nccl" with at least `world_size` GPUs, else "gloo"

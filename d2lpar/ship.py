@@ -3,19 +3,24 @@
 The same bytes serve every world, so that a rank that is a thread gets what a rank
 that is a process gets.  A function travels with the globals it uses; a function of an
 imported module of the user's own travels by value too, so that its globals are not
-shared.  Tensors travel with their storage: views and tied weights stay tied.
+shared.  Tensors travel with their storage: views and tied weights stay tied.  A class
+that a cell defines is another one on each rank, with attributes of its own; what comes
+back is of the caller's class again.
 """
 
 import contextlib
+import functools
 import inspect
 import io
 import pickle
 import random
 import sysconfig
+import threading
 
 import cloudpickle
 import numpy as np
 import torch
+from cloudpickle import cloudpickle as by_value
 
 _SHARED = tuple(
     path for key, path in sysconfig.get_paths().items() if "lib" in key and path
@@ -27,8 +32,10 @@ _RANDOM = {id(random._inst): random, id(np.random.mtrand._rand): np.random}
 
 
 class _Packer(cloudpickle.Pickler):
-    def __init__(self, file):
-        super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
+    """Writes objects; tensors with their storage, functions and classes by value."""
+
+    def __init__(self, file, protocol=pickle.HIGHEST_PROTOCOL):
+        super().__init__(file, protocol=protocol)
         self._storages = {}
 
     def reducer_override(self, obj):
@@ -141,9 +148,64 @@ def pack_result(value):
         raise TypeError(f"what the rank returned cannot be copied: {error}") from error
 
 
+_rank = threading.local()  # .classes: those of the rank that this thread is
+
+
+class Unpacker(pickle.Unpickler):
+    """Reads what `pack` wrote.  A class that is known here stays as it is.
+
+    cloudpickle would take the caller's own class for its copy, and write the state
+    that the class has on the other side into it.
+    """
+
+    def __init__(self, file):
+        super().__init__(file)
+        self._known = getattr(_rank, "classes", by_value._DYNAMIC_CLASS_TRACKER_BY_ID)
+        self._new = set()
+
+    def find_class(self, module, name):
+        if module == by_value.__name__ and name.startswith("_make_skeleton_"):
+            return functools.partial(self._class, getattr(by_value, name))
+        if module == by_value.__name__ and name == "_class_setstate":
+            return self._fill
+        return super().find_class(module, name)
+
+    def _class(self, make, *description):
+        *description, name, extra = description
+        cls = self._known.get(name)
+        if cls is None:
+            cls = self._known[name] = make(*description, None, extra)
+            by_value._DYNAMIC_CLASS_TRACKER_BY_CLASS[cls] = name
+            self._new.add(cls)
+        return cls
+
+    def _fill(self, cls, state):
+        return by_value._class_setstate(cls, state) if cls in self._new else cls
+
+
 def unpack(data):
     """The object of `pack`, sharing nothing with the original."""
-    return pickle.loads(data)
+    return Unpacker(io.BytesIO(data)).load()
+
+
+@contextlib.contextmanager
+def classes_of_a_rank():
+    """Inside, this thread is a rank: what it unpacks has classes of its own."""
+    _rank.classes = {}
+    try:
+        yield
+    finally:
+        del _rank.classes
+
+
+def as_callers(error):
+    """An exception of a rank, of the caller's class if a cell defines its class."""
+    if type(error) not in by_value._DYNAMIC_CLASS_TRACKER_BY_CLASS:
+        return error
+    try:
+        return unpack(pack(error)).with_traceback(error.__traceback__)
+    except Exception:  # one that cannot be copied stays what it is
+        return error
 
 
 def tidy(value):

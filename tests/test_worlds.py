@@ -1,5 +1,6 @@
 """One function, two worlds: the same results, bytes, messages and output."""
 
+import enum
 import random
 
 import numpy as np
@@ -319,6 +320,47 @@ def test_ranks_share_nothing(backend):
             assert seen == [7, rank]
     equal(tensor, torch.zeros(3))
     assert numbers == [7] and counter == {"calls": 0}
+
+
+class Tally:
+    count = 0
+    ranks = []
+
+
+class Colour(enum.Enum):
+    RED = 1
+
+
+class Complaint(Exception):
+    pass
+
+
+def count_in_a_class(tally):
+    r = dist.get_rank()
+    Tally.count += r + 1
+    Tally.ranks.append(r)
+    everyone = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, (tally, Colour.RED))
+    assert all(type(other) is Tally for other, _ in everyone)
+    assert all(colour is Colour.RED for _, colour in everyone)
+    return Tally.count, Tally.ranks, tally, Colour.RED
+
+
+def complain():
+    raise Complaint("about something")
+
+
+@pytest.mark.parametrize("backend", ["sim", "gloo"])
+def test_each_rank_has_its_own_classes(backend):
+    for _ in range(2):
+        run = d2lpar.run(count_in_a_class, Tally(), world_size=3, backend=backend)
+        for r, (count, ranks, tally, colour) in enumerate(run.results):
+            assert (count, ranks) == (r + 1, [r])
+            assert type(tally) is Tally and colour is Colour.RED
+    assert (Tally.count, Tally.ranks) == (0, [])
+    with pytest.raises(d2lpar.RankError) as failed:
+        d2lpar.run(complain, world_size=2, backend=backend)
+    assert type(failed.value.__cause__) is Complaint
 
 
 def draw():

@@ -289,7 +289,11 @@ def run_rank(sim, engine, payload):
     try:
         sim.check()
         sim.randomness.enter(engine.rank)
-        with torch_private.rank_thread(engine), sim.randomness.device_of(sim.device):
+        with (
+            torch_private.rank_thread(engine),
+            sim.randomness.device_of(sim.device),
+            ship.classes_of_a_rank(),
+        ):
             torch_private.join_world("sim", engine.rank, sim.n, sim.store)
             fn, args, kwargs = ship.unpack(payload)
             with engine.meter:
@@ -300,7 +304,7 @@ def run_rank(sim, engine, payload):
         engine.state = "stopped"
     except BaseException as error:
         engine.state = "failed"
-        engine.report.error = error
+        engine.report.error = error = ship.as_callers(error)
         engine.report.where = innermost_user(error.__traceback__)
         if not sim.stopping:
             sim.fail(explain.rank_failed(sim.statuses(), engine.rank, error))

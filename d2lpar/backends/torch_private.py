@@ -21,6 +21,7 @@ import torch.utils._python_dispatch as modes
 from torch._subclasses.fake_tensor import FakeTensor  # noqa: F401, for meter.py
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: F401
 
+from .. import ship
 from .calls import Call
 
 _here = threading.local()  # .engine of a rank, .world of a thread that is one
@@ -118,8 +119,8 @@ def isolated_ranks():
 def watch_calls():
     """Inside, batches of messages and freed storages are seen by the engine."""
     batch, resize = dist.batch_isend_irecv, torch.UntypedStorage.resize_
-    group, pickler = dist.new_group, c10d._pickler
-    c10d._pickler = cloudpickle.Pickler  # objects of classes that a cell defines
+    group, pickle = dist.new_group, (c10d._pickler, c10d._unpickler)
+    c10d._pickler, c10d._unpickler = cloudpickle.Pickler, ship.Unpacker
     dist.batch_isend_irecv = c10d.batch_isend_irecv = _batched(batch)
     dist.new_group = c10d.new_group = _of_this_world(group)
     torch.UntypedStorage.resize_ = _watched_resize(resize)
@@ -128,7 +129,7 @@ def watch_calls():
     finally:
         dist.batch_isend_irecv = c10d.batch_isend_irecv = batch
         dist.new_group = c10d.new_group = group
-        c10d._pickler = pickler
+        c10d._pickler, c10d._unpickler = pickle
         torch.UntypedStorage.resize_ = resize
 
 

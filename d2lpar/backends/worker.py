@@ -187,7 +187,11 @@ def run_rank(start, engine, payload, store):
     name = f"d2lpar_{start.backend}"
     torch_private.rank_process(engine)
     torch_private.register(name)
-    with torch_private.watch_calls(), warnings.catch_warnings():
+    with (
+        torch_private.watch_calls(),
+        warnings.catch_warnings(),
+        ship.classes_of_a_rank(),
+    ):
         # the simulator would show them once, processes once a rank
         warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.")
         torch_private.join_world(name, start.rank, start.world_size, store)
