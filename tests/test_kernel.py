@@ -1,4 +1,4 @@
-"""A run inside a Jupyter kernel: interrupted, it leaves nothing, and the next one works."""
+"""A run inside a Jupyter kernel: interrupted, it leaves nothing behind."""
 
 import os
 import queue
