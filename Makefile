@@ -5,6 +5,7 @@
 #   make test     run every test, and every chapter twice: simulated and on processes
 #   make execute  write the chapters' outputs anew
 #   make sync     bring the library's code back into the cells that show it
+#   make exercises  make exercises/ from solutions/, without answers
 #
 # CHAPTERS="04" limits run, execute and sync to some chapters.
 
@@ -20,7 +21,7 @@ PYTEST = $(BIN)/python -m pytest -q
 NBVAL = --nbval-current-env --nbval-cell-timeout=120
 PLAIN = env -u D2LPAR_BACKEND -u D2LPAR_RANKS D2LPAR_PROGRESS=0
 
-.PHONY: run lab test execute sync setup
+.PHONY: run lab test execute sync exercises setup
 .DEFAULT_GOAL := run
 
 run: setup
@@ -34,6 +35,9 @@ execute: setup
 
 sync: setup
 	@$(BIN)/python -m d2lpar sync $(CHAPTERS)
+
+exercises: setup
+	@$(BIN)/python -m d2lpar exercises $(CHAPTERS)
 
 # Tests that measure time run by themselves; so do chapters on real processes.
 # The last lines of the output are pytest's own.

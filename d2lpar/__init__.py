@@ -5,9 +5,11 @@ import importlib
 __version__ = "0.1.0"
 
 _HOMES = {
+    "checks": ["check"],
     "cluster": ["Cluster"],
     "errors": ["DeadlockError", "MismatchError", "RankError"],
     "launch": ["defaults", "device", "now", "run", "sleep"],
+    "report": ["Report"],
     "runs": ["Run", "compare"],
     "timeline": ["Timeline"],
 }

@@ -20,6 +20,7 @@ app = typer.Typer(
     help="A course on multi-GPU deep learning.",
 )
 LAB = 'It needs a few packages more: pip install "d2lpar[lab]"'
+INSTRUCTOR = 'Instructors need one package more: pip install "d2lpar[instructor]"'
 
 Chapters = Annotated[
     list[str] | None,
@@ -99,6 +100,18 @@ def sync(chapters: Chapters = None):
         if changed:
             notebooks.write(path, notebook)
         console.print(f"{path.name}: {_cells(len(changed))} changed")
+
+
+@app.command()
+def exercises(chapters: Chapters = None):
+    """Make exercises/ from solutions/: without the answers and the hidden tests."""
+    try:
+        from . import exercises as made
+    except ModuleNotFoundError as error:
+        raise Refused(f"{error.name} is not installed. {INSTRUCTOR}") from None
+    for path in notebooks.find(chapters or (), ("solutions",)):
+        state = "written" if made.generate(path) else "unchanged"
+        print(f"exercises/{path.name}: {state}")
 
 
 @app.command()

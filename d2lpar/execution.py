@@ -55,7 +55,8 @@ def execute(path, environ=None, timeout=120.0, on_cell=None):
     failure = _run_cells(_client(node, path.parent, timeout), environ, on_cell)
     seconds = time.perf_counter() - start
     # nbclient adds to the node, so it is the node that holds the outputs
-    return Outcome(path, seconds, world(source, environ), failure, _plain(node))
+    executed = notebooks.plain(node)
+    return Outcome(path, seconds, world(source, environ), failure, executed)
 
 
 def rewrite(path, timeout=120.0, on_cell=None):
@@ -163,11 +164,3 @@ def _tags(cell):
 
 def _first(cell):
     return next((s for s in cell.source.splitlines() if s.strip()), "").strip()
-
-
-def _plain(node):
-    if isinstance(node, dict):
-        return {key: _plain(value) for key, value in node.items()}
-    if isinstance(node, list):
-        return [_plain(value) for value in node]
-    return node

@@ -12,6 +12,7 @@ from . import ship
 from .backends import torch_private
 from .backends.ledger import Ledger
 from .cluster import Cluster
+from .errors import RankError
 from .runs import Run
 from .timeline import Timeline
 
@@ -244,16 +245,30 @@ def _silent_mismatch(outcome):
 
 
 @contextlib.contextmanager
+def time_limit(seconds):
+    """Inside, a run that takes longer ends with a RankError, however busy it is."""
+    global _limit
+    outer, _limit = _limit, seconds
+    try:
+        yield
+    finally:
+        _limit = outer
+
+
+_limit = float("inf")
+
+
+@contextlib.contextmanager
 def _progress():
     """Gives progress(seconds, activity), which shows a line on runs that are long."""
-    if os.environ.get("D2LPAR_PROGRESS") == "0":
-        yield None
-        return
+    silent = os.environ.get("D2LPAR_PROGRESS") == "0"
     line = None
 
     def progress(seconds, activity):
         nonlocal line
-        if seconds > 3:
+        if seconds > _limit:
+            raise RankError(f"not at an end after {_limit:g} s and {activity:,} calls")
+        if seconds > 3 and not silent:
             line = line or _Line()
             line.update(f"{seconds:.0f} s, {activity:,} calls and prints")
 
@@ -351,8 +366,9 @@ def _swallowed(name, word):
 
 
 def _packed(fn, args, kwargs):
+    functions = filter(callable, [fn, *args, *kwargs.values()])
     try:
-        return ship.pack((fn, args, kwargs), fn)
+        return ship.pack((fn, args, kwargs), *functions)
     except TypeError as error:
         name = getattr(fn, "__name__", repr(fn))
         raise TypeError(f"{name} or an argument cannot be copied: {error}") from error

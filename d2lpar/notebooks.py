@@ -220,3 +220,12 @@ def _split(notebook):
                 if kind.startswith("text/") or kind == "image/svg+xml":
                     data[kind] = value.splitlines(keepends=True)
     return copy
+
+
+def plain(node):
+    """A notebook of nbformat's as plain dictionaries and lists."""
+    if isinstance(node, dict):
+        return {key: plain(value) for key, value in node.items()}
+    if isinstance(node, list):
+        return [plain(value) for value in node]
+    return node

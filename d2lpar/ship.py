@@ -100,34 +100,40 @@ def _rebuild(memory, offset, shape, stride, dtype, is_parameter, requires_grad, 
 
 
 @contextlib.contextmanager
-def _by_value(fn):
-    """The modules in which the user wrote `fn` are pickled by value inside."""
-    module = inspect.getmodule(inspect.unwrap(fn)) if callable(fn) else None
+def _by_value(functions):
+    """The modules in which the user wrote `functions` are pickled by value inside."""
+    modules = {inspect.getmodule(inspect.unwrap(fn)) for fn in functions}
+    modules = [module for module in modules if _of_the_user(module)]
+    for module in modules:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        for module in modules:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def _of_the_user(module):
+    """Neither a notebook, which travels by value anyway, nor an installed package."""
     name = getattr(module, "__name__", "__main__")
     file = getattr(module, "__file__", None) or ""
     mine = name.split(".")[0] == __package__.split(".")[0]
     known = name in cloudpickle.list_registry_pickle_by_value()
-    if name == "__main__" or known or mine or not file or file.startswith(_SHARED):
-        yield
-        return
-    cloudpickle.register_pickle_by_value(module)
-    try:
-        yield
-    finally:
-        cloudpickle.unregister_pickle_by_value(module)
+    travels = name == "__main__" or known or mine or not file
+    return not travels and not file.startswith(_SHARED)
 
 
 _NOT_COPIED = "every rank has its own copy of all that goes in and out"
 
 
-def pack(obj, fn=None):
-    """`obj` as bytes; `fn` is the user's function in it, if any.
+def pack(obj, *functions):
+    """`obj` as bytes; `functions` are those of the user in it.
 
     Raises TypeError with one sentence where something in it cannot be copied.
     """
     file = io.BytesIO()
     try:
-        with _by_value(fn):
+        with _by_value(functions):
             _Packer(file).dump(obj)
     except (pickle.PicklingError, TypeError, AttributeError, RecursionError) as error:
         reason = str(error).strip().split("\n")[0]

@@ -1,0 +1,227 @@
+"""`check`: an answer to an exercise, judged by what it does and how.
+
+The function runs on many small cases: 1 to 8 ranks, sizes that do not divide, any
+root.  Its values are compared with a serial truth that is computed outside of the
+ranks; bytes, rounds, messages, memory and time are those that the simulator counted.
+"""
+
+import importlib
+
+import numpy as np
+
+from .report import Report, Row, short
+from .rubrics import signs
+from .rubrics.guard import replaced
+from .rubrics.judging import Mistake
+from .rubrics.requirements import collectives
+
+# chapters with exercises, and the module of `rubrics` that judges them
+CHAPTERS = {"00": "start", "04": "messages", "05": "scatter", "06": "allreduce"}
+
+
+def check(name, function, hint=False, seed=0):
+    """A `Report` on `function` as the answer to exercise `name`, such as "06.1".
+
+    It always comes to an end, and raises nothing because of what `function` does.
+    `hint=True` says more about the likely mistake.  `seed` draws other numbers.
+    Raises ValueError for an unknown exercise, TypeError where `function` is none.
+    """
+    exercise = find(name)
+    if not callable(function):
+        kind = type(function).__name__
+        raise TypeError(f'check("{name}", ...) wants your function, not a {kind}')
+    cases = list(exercise.cases(np.random.default_rng(seed)))
+    attempts = _attempts(exercise, function, cases)
+    if any(isinstance(a.cause, NotImplementedError) for a in attempts):
+        return Report(exercise.name, exercise.title, done=False)
+    rows = [_outcome_row(attempts, cases)]
+    rows += [_row(requirement, attempts) for requirement in exercise.requirements]
+    if exercise.processes and all(row.passed for row in rows):
+        attempts += _on_processes(exercise, function, cases)
+        rows.append(_processes_row(attempts, exercise.processes))
+    return _report(exercise, attempts, rows, hint)
+
+
+def exercises_of(chapter):
+    """All exercises of a chapter, such as "06", as their checks see them."""
+    module = importlib.import_module(f".rubrics.{CHAPTERS[chapter]}", __package__)
+    return module.EXERCISES
+
+
+def find(name):
+    """The Exercise of that name."""
+    chapter = str(name).partition(".")[0]
+    exercises = exercises_of(chapter) if chapter in CHAPTERS else []
+    for exercise in exercises:
+        if exercise.name == name:
+            return exercise
+    known = ", ".join(exercise.name for exercise in exercises)
+    known = known or f"in chapters {', '.join(CHAPTERS)}"
+    raise ValueError(f"There is no exercise {name!r}: there are {known}.")
+
+
+def _attempts(exercise, function, cases):
+    """An Attempt per case; the rest is left out once a rank does not come to an end."""
+    attempts = []
+    for case in cases:
+        attempts.append(exercise.attempt(function, case))
+        if signs.endless(attempts[-1]) or isinstance(
+            attempts[-1].cause, NotImplementedError
+        ):
+            break
+    return attempts
+
+
+def _on_processes(exercise, function, cases):
+    """The largest case of each world size that counts, on real processes."""
+    largest = {case.n: case for case in cases if case.n in exercise.processes}
+    return [exercise.attempt(function, c, backend="gloo") for c in largest.values()]
+
+
+# The rows
+
+
+def _outcome_row(attempts, cases):
+    right = sum(attempt.right for attempt in attempts)
+    wrong = next((a for a in attempts if not a.right), None)
+    return Row(
+        "outcome",
+        f"right in {right} of {len(cases)} calls",
+        f"all {len(cases)}",
+        right == len(cases),
+        wrong.case.text if wrong else "",
+        vital=True,
+    )
+
+
+def _row(requirement, attempts):
+    """The first case that breaks the requirement; the last one where none does."""
+    ended = [attempt for attempt in attempts if attempt.error is None]
+    if not ended:
+        return Row(requirement.label, "-", "-", None, "", requirement.vital)
+    failing = [attempt for attempt in ended if not requirement.holds(attempt)]
+    shown = failing[0] if failing else ended[-1]
+    texts = requirement.texts(shown)
+    return Row(
+        requirement.label, *texts, not failing, shown.case.text, requirement.vital
+    )
+
+
+def _processes_row(attempts, sizes):
+    tried = attempts[-len(sizes) :]
+    wrong = next((a for a in tried if not a.right), None)
+    ranks = " and ".join(str(n) for n in sizes)
+    return Row(
+        "on real processes",
+        f"right in {sum(a.right for a in tried)} of {len(tried)} calls",
+        f"all {len(tried)}, on {ranks} ranks",
+        wrong is None,
+        wrong.case.text if wrong else "",
+        vital=True,
+    )
+
+
+# The report
+
+
+def _report(exercise, attempts, rows, hint):
+    failing = [attempt for attempt in attempts if _fails(attempt, exercise)]
+    foreign = replaced()
+    if foreign:
+        texts = "functions replaced", f"{foreign[0]}", "none"
+        rows.append(Row(*texts, False, vital=True))
+    report = Report(exercise.name, exercise.title, rows, hint=hint)
+    report.run = attempts[-1].run
+    if not report.passed:
+        mistake, shown = _mistake(exercise, attempts, failing, foreign)
+        report.mistake, report.sentence = mistake.name, mistake.sentence
+        report.more = mistake.more
+        if shown is not None:
+            report.failing, report.run = shown.case.text, shown.run
+            report.details = _details(shown, exercise)
+    return report
+
+
+def _fails(attempt, exercise):
+    if not attempt.right:
+        return True
+    return not all(requirement.holds(attempt) for requirement in exercise.requirements)
+
+
+def _details(attempt, exercise):
+    if attempt.error is not None:
+        return [f"  {line}" for line in str(attempt.error).split("\n")]
+    for rank, wanted in enumerate(attempt.case.expected):
+        came = attempt.came[rank]
+        if not exercise.agrees(came, wanted, attempt.case):
+            lines = [f"came     {short(came)}", f"expected {short(wanted)}"]
+            return [f"  rank {rank} {line}" for line in lines]
+    return []
+
+
+def _mistake(exercise, attempts, failing, foreign):
+    """(the likely mistake, the smallest case that shows it): first what is forbidden,
+    then the exercise's own mistakes, then those that occur everywhere."""
+    if foreign:
+        text = f"{foreign[0]} is not the library's own any more; restart the kernel."
+        return Mistake("replaced", None, text), None
+    for attempt in failing:
+        if names := ", ".join(dict.fromkeys(collectives(attempt.run))):
+            text = f"It calls {names}; here the answer is made of messages."
+            return Mistake("native collective", None, text), attempt
+    for mistake in exercise.mistakes:
+        for attempt in failing:
+            if mistake.when(attempt):
+                return mistake, attempt
+    return _usual_mistake(attempts, failing), failing[0]
+
+
+def _usual_mistake(attempts, failing):
+    first = failing[0]
+    if first.cause is not None:
+        return Mistake("raises", None, _raised(first))
+    if signs.hangs(first):
+        return Mistake("hangs", None, "Ranks wait for each other; see who, above.")
+    if first.error is not None:
+        return Mistake("error", None, str(first.error).split("\n")[0])
+    where = _pattern(attempts, failing)
+    if where:
+        return Mistake("pattern", None, f"It fails exactly where {where}.")
+    if first.right:
+        text = "The outcome is right, but not the way to it: see the rows that fail."
+        return Mistake("costly", None, text)
+    text = "The outcome is wrong; start from the smallest failing call."
+    return Mistake("wrong", None, text)
+
+
+def _raised(attempt):
+    error, cause = attempt.error, attempt.cause
+    rank = "a rank" if error.rank is None else f"rank {error.rank}"
+    line = f" in {error.line}" if error.line else ""
+    reason = str(cause).strip().split("\n")[0]
+    return f"{rank} raises {type(cause).__name__}{line}: {reason}"
+
+
+PATTERNS = {
+    "there is one rank only": lambda case: case.n == 1,
+    "there is more than one rank": lambda case: case.n > 1,
+    "the number of ranks is odd": lambda case: case.n > 1 and case.n % 2 == 1,
+    "the number of ranks is no power of two": lambda case: case.n & (case.n - 1),
+    "the root is not rank 0": lambda case: case.facts.get("root", 0) != 0,
+    "the size does not divide by the number of ranks": (
+        lambda case: case.facts.get("S", 0) % case.n
+    ),
+    "there are fewer elements than ranks": (
+        lambda case: case.facts.get("S", case.n) < case.n
+    ),
+    "the tensor is empty": lambda case: case.facts.get("S", 1) == 0,
+    "the tensor is not contiguous": lambda case: case.facts.get("strided", False),
+}
+
+
+def _pattern(attempts, failing):
+    """What all failing cases have in common, and no other case; None if nothing."""
+    for words, holds in PATTERNS.items():
+        if all(bool(holds(a.case)) == (a in failing) for a in attempts):
+            return words
+    return None

@@ -1,0 +1,1 @@
+"""What each exercise asks for; `rubrics.NAME` belongs to chapter NAME."""

@@ -1,0 +1,46 @@
+"""Every check against the zoo: wrong answers are rejected with a hint that names the
+mistake, and unusual right ones are accepted."""
+
+import pytest
+
+import d2lpar
+from d2lpar import checks
+from zoo import load
+
+ZOO = load()
+ANSWERS = [
+    pytest.param(name, function, mistake, id=f"{name}-{function.__name__}")
+    for name in sorted(ZOO)
+    for function, mistake in ZOO[name]
+]
+MAIN = {"04.2", "05.2", "06.1"}  # the main exercise of a chapter
+
+
+def exercises():
+    for chapter in checks.CHAPTERS:
+        yield from checks.exercises_of(chapter)
+
+
+@pytest.mark.parametrize("name, function, mistake", ANSWERS)
+def test_the_check_judges_rightly(name, function, mistake):
+    report = d2lpar.check(name, function, hint=True)
+    assert report.passed == (mistake is None), report
+    assert report.mistake == mistake, report
+    if mistake is None:
+        assert report.score == 1.0
+    else:
+        assert report.score < 1.0
+        assert report.sentence in str(report)
+
+
+@pytest.mark.parametrize("exercise", exercises(), ids=lambda e: e.name)
+def test_there_are_enough_answers_in_the_zoo(exercise):
+    mistakes = [mistake for _, mistake in ZOO[exercise.name] if mistake]
+    assert len(mistakes) >= (5 if exercise.name in MAIN else 3)
+    assert None in [mistake for _, mistake in ZOO[exercise.name]]
+
+
+@pytest.mark.parametrize("exercise", exercises(), ids=lambda e: e.name)
+def test_every_mistake_has_its_answer_in_the_zoo(exercise):
+    found = {mistake for _, mistake in ZOO[exercise.name]}
+    assert {mistake.name for mistake in exercise.mistakes} <= found
