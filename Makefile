@@ -4,15 +4,18 @@
 #   make lab      open the course in JupyterLab at chapter 00
 #   make test     run every test, and every chapter twice: simulated and on processes
 #   make execute  write the chapters' outputs anew
+#   make bench    measure the all-reduces, the start-up and the simulator
 #   make sync     bring the library's code back into the cells that show it
 #   make exercises  make exercises/ from solutions/, without answers
 #
-# CHAPTERS="04" limits run, execute and sync to some chapters.
+# CHAPTERS="04" limits run, execute and sync to some chapters.  BENCH="--quick" and
+# other options are for bench.
 
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
 JUPYTER_FLAGS ?=
 CHAPTERS ?=
+BENCH ?=
 
 BIN := .venv/bin
 STAMP := .venv/installed
@@ -21,7 +24,7 @@ PYTEST = $(BIN)/python -m pytest -q
 NBVAL = --nbval-current-env --nbval-cell-timeout=120
 PLAIN = env -u D2LPAR_BACKEND -u D2LPAR_RANKS D2LPAR_PROGRESS=0
 
-.PHONY: run lab test execute sync exercises setup
+.PHONY: run lab test bench execute sync exercises setup
 .DEFAULT_GOAL := run
 
 run: setup
@@ -32,6 +35,9 @@ lab: setup
 
 execute: setup
 	@$(BIN)/python -m d2lpar execute $(CHAPTERS)
+
+bench: setup
+	@$(BIN)/python -m d2lpar bench $(BENCH)
 
 sync: setup
 	@$(BIN)/python -m d2lpar sync $(CHAPTERS)

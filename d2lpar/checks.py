@@ -36,10 +36,12 @@ def check(name, function, hint=False, seed=0):
         return Report(exercise.name, exercise.title, done=False)
     rows = [_outcome_row(attempts, cases)]
     rows += [_row(requirement, attempts) for requirement in exercise.requirements]
-    if exercise.processes and all(row.passed for row in rows):
-        attempts += _on_processes(exercise, function, cases)
-        rows.append(_processes_row(attempts, exercise.processes))
-    return _report(exercise, attempts, rows, hint)
+    failing = [attempt for attempt in attempts if _fails(attempt, exercise)]
+    if exercise.processes and not failing:
+        tried = _on_processes(exercise, function, cases)
+        rows.append(_processes_row(tried))
+        failing = [attempt for attempt in tried if not attempt.right]
+    return _report(exercise, attempts, failing, rows, hint)
 
 
 def exercises_of(chapter):
@@ -107,14 +109,13 @@ def _row(requirement, attempts):
     )
 
 
-def _processes_row(attempts, sizes):
-    tried = attempts[-len(sizes) :]
-    wrong = next((a for a in tried if not a.right), None)
-    ranks = " and ".join(str(n) for n in sizes)
+def _processes_row(tried):
+    wrong = next((attempt for attempt in tried if not attempt.right), None)
+    sizes = " and ".join(str(attempt.case.n) for attempt in tried)
     return Row(
         "on real processes",
-        f"right in {sum(a.right for a in tried)} of {len(tried)} calls",
-        f"all {len(tried)}, on {ranks} ranks",
+        f"right in {sum(attempt.right for attempt in tried)} of {len(tried)} calls",
+        f"all {len(tried)}, on {sizes} ranks",
         wrong is None,
         wrong.case.text if wrong else "",
         vital=True,
@@ -124,12 +125,10 @@ def _processes_row(attempts, sizes):
 # The report
 
 
-def _report(exercise, attempts, rows, hint):
-    failing = [attempt for attempt in attempts if _fails(attempt, exercise)]
+def _report(exercise, attempts, failing, rows, hint):
     foreign = replaced()
     if foreign:
-        texts = "functions replaced", f"{foreign[0]}", "none"
-        rows.append(Row(*texts, False, vital=True))
+        rows.append(Row("functions replaced", foreign[0], "none", False, vital=True))
     report = Report(exercise.name, exercise.title, rows, hint=hint)
     report.run = attempts[-1].run
     if not report.passed:
@@ -154,8 +153,9 @@ def _details(attempt, exercise):
     for rank, wanted in enumerate(attempt.case.expected):
         came = attempt.came[rank]
         if not exercise.agrees(came, wanted, attempt.case):
+            who = f"rank {rank} " if attempt.case.n > 1 else ""
             lines = [f"came     {short(came)}", f"expected {short(wanted)}"]
-            return [f"  rank {rank} {line}" for line in lines]
+            return [f"  {who}{line}" for line in lines]
     return []
 
 
@@ -196,7 +196,7 @@ def _usual_mistake(attempts, failing):
 
 def _raised(attempt):
     error, cause = attempt.error, attempt.cause
-    rank = "a rank" if error.rank is None else f"rank {error.rank}"
+    rank = "It" if attempt.case.n == 1 else f"Rank {error.rank}"
     line = f" in {error.line}" if error.line else ""
     reason = str(cause).strip().split("\n")[0]
     return f"{rank} raises {type(cause).__name__}{line}: {reason}"
@@ -221,6 +221,8 @@ PATTERNS = {
 
 def _pattern(attempts, failing):
     """What all failing cases have in common, and no other case; None if nothing."""
+    if len(failing) == len(attempts):
+        return None
     for words, holds in PATTERNS.items():
         if all(bool(holds(a.case)) == (a in failing) for a in attempts):
             return words

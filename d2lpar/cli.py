@@ -1,9 +1,11 @@
-"""The commands: run, execute, sync, lab and doctor."""
+"""The commands: run, execute, sync, exercises, lab, doctor and bench."""
 
 import difflib
+import json
 import os
 import sys
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -135,6 +137,43 @@ def doctor():
         raise typer.Exit(1)
 
 
+@app.command()
+def bench(
+    sizes: Annotated[
+        str | None, typer.Option(help="Sizes of tensors, such as 64K,1M,16M.")
+    ] = None,
+    ranks: Annotated[
+        str | None, typer.Option(help="Numbers of processes, such as 2,4.")
+    ] = None,
+    quick: Annotated[bool, typer.Option(help="Less of all, in half a minute.")] = False,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write the figures there, too.")
+    ] = None,
+):
+    """Measure the all-reduces, the start-up and the simulator on this machine."""
+    from . import bench as measuring
+
+    try:
+        plan = measuring.plan(sizes, ranks, quick)
+    except ValueError as error:
+        raise Refused(error) from None
+    if json_file is not None and not json_file.absolute().parent.is_dir():
+        raise Refused(f"There is no folder {json_file.parent} for {json_file.name}.")
+    results = {"machine": measuring.machine()}
+    os.environ["D2LPAR_PROGRESS"] = "0"  # one bar at a time
+    console = Console(highlight=False)
+    with _progress("steps", console) as bar:
+        task = bar.add_task("", total=len(plan))
+        for name, measure in plan:
+            bar.update(task, description=name)
+            measuring.add(results, measure())
+            bar.advance(task)
+    for table in measuring.tables(results):
+        console.print(table)
+    if json_file is not None:
+        json_file.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+
+
 def difference(old, new, name):
     """A unified diff of two sources."""
     lines = difflib.unified_diff(
@@ -157,17 +196,8 @@ def _each(paths, one):
     if not paths:
         raise Refused("There are no notebooks in chapters/.")
     console = Console(highlight=False, soft_wrap=True)
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("cells"),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
     failed = 0
-    with bar:
+    with _progress("cells", console) as bar:
         for path in paths:
             task = bar.add_task(path.stem, total=_code_cells(path))
             outcome = one(path, lambda task=task: bar.advance(task))
@@ -176,6 +206,19 @@ def _each(paths, one):
             failed += outcome.failure is not None
     if failed:
         raise typer.Exit(1)
+
+
+def _progress(of, console):
+    """A bar that counts cells or steps; where there is no terminal, none."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn(of),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
 
 
 def _code_cells(path):

@@ -59,7 +59,8 @@ class Report:
 
     @property
     def score(self):
-        """From 0 to 1: half for the outcome, half for how it came about.
+        """From 0 to 1: half for the outcome, a quarter for requirements that are met,
+        the last quarter where all are met.
 
         A wrong outcome earns nothing, and so does a broken vital requirement.
         """
@@ -67,7 +68,7 @@ class Report:
             return 0.0
         how = [row for row in self.rows if not row.vital]
         met = sum(bool(row.passed) for row in how)
-        return 0.5 + 0.5 * met / len(how) if how else 1.0
+        return 1.0 if self.passed else 0.5 + 0.25 * met / len(how)
 
     @property
     def timeline(self):

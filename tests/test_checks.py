@@ -112,7 +112,7 @@ def test_a_right_outcome_at_twice_the_cost_earns_a_part(ring):
     report = ring(twice)
     failed = [row.label for row in report.rows if not row.passed]
     assert failed == ["bytes sent by a rank", "messages of all ranks", "rounds"]
-    assert report.score == 0.5 + 0.5 * 2 / 5
+    assert report.score == 0.5 + 0.25 * 2 / 5
     assert report.mistake == "costly"
     assert "The timeline of that call:\n" in str(report)
 
@@ -249,12 +249,18 @@ def test_real_processes_are_tried_where_the_exercise_says_so(monkeypatch):
         thread = sys.modules["threading"].current_thread().name
         return pass_on(x) if thread.startswith("rank") else x
 
-    exercise = Exercise("99.1", "Pass on", cases, processes=(3,))
+    memory = [extra_memory(lambda case: 40)]  # counted in the simulator only
+    exercise = Exercise("99.1", "Pass on", cases, memory, processes=(3,))
     monkeypatch.setattr(checks, "find", {"99.1": exercise}.get)
     assert d2lpar.check("99.1", pass_on).passed
     report = d2lpar.check("99.1", knows_the_simulator)
-    assert [row.passed for row in report.rows] == [True, False]
-    assert report.rows[1].label == "on real processes" and report.score == 0.0
+    assert [row.passed for row in report.rows] == [True, True, False]
+    assert report.rows[2].label == "on real processes" and report.score == 0.0
+
+
+def test_the_notebooks_own_defaults_do_not_matter(ring, monkeypatch):
+    monkeypatch.setitem(d2lpar.launch._defaults, "cluster", d2lpar.Cluster.of("2xA100"))
+    assert ring(pass_on).passed  # on 4 ranks
 
 
 def test_a_pattern_in_the_failing_cases_is_told(monkeypatch):

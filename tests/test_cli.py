@@ -1,10 +1,14 @@
 """The commands, called as a user calls them."""
 
+import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 from typer.testing import CliRunner
 
@@ -136,3 +140,75 @@ def test_lab_opens_chapter_00(monkeypatch):
     invoke("lab")
     start = str(Path("course/chapters/00_start.ipynb"))
     assert called == [[sys.executable, "-m", "jupyterlab", start]]
+
+
+@pytest.fixture
+def short_bench(monkeypatch):
+    """A bench of two steps that measure nothing."""
+    from d2lpar import bench
+
+    row = {"ranks": 2, "bytes": 2**20, "algorithm": bench.NATIVE, "seconds": 0.002}
+    steps = [
+        ("one", lambda: {"allreduce": [row]}),
+        ("two", lambda: {"simulator": {"ring": 1234.5}}),
+    ]
+    monkeypatch.setattr(bench, "plan", lambda *given: steps)
+    monkeypatch.setenv("D2LPAR_PROGRESS", "1")  # as it was, afterwards
+
+
+def test_bench_prints_tables_and_writes_json(short_bench, tmp_path):
+    path = tmp_path / "figures.json"
+    result = invoke("bench", "--json", str(path))
+    assert result.exit_code == 0
+    assert "2 ms" in result.stdout and "1,234" in result.stdout
+    figures = json.loads(path.read_text())
+    assert set(figures) == {"machine", "allreduce", "simulator"}
+    assert figures["simulator"] == {"ring": 1234.5}
+
+
+def test_bench_hands_on_its_options(monkeypatch):
+    from d2lpar import bench
+
+    given = []
+    monkeypatch.setenv("D2LPAR_PROGRESS", "1")
+    monkeypatch.setattr(bench, "plan", lambda *options: given.append(options) or [])
+    invoke("bench", "--sizes", "64K", "--ranks", "3", "--quick")
+    invoke("bench")
+    assert given == [("64K", "3", True), (None, None, False)]
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--sizes", "much"], "A size is .* not 'much'"),
+        (["--ranks", "1"], "Ranks are numbers from 2 on"),
+        (["--json", "nowhere/x.json"], "There is no folder nowhere"),
+    ],
+)
+def test_bench_refuses_before_it_measures(options, sentence, monkeypatch):
+    from d2lpar import bench
+
+    monkeypatch.setattr(bench, "startup", lambda quick: pytest.fail("it measured"))
+    with pytest.raises(cli.Refused, match=sentence):
+        CliRunner().invoke(cli.app, ["bench", *options], catch_exceptions=False)
+
+
+def test_bench_is_interrupted_cleanly(tmp_path):
+    path = tmp_path / "figures.json"
+    command = [sys.executable, "-m", "d2lpar", "bench", "--quick", "--json", str(path)]
+    environ = os.environ | {"PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        command, env=environ, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    ) as child:  # fmt: skip
+        family, deadline = [], time.monotonic() + 60
+        while len(family) < 5 and time.monotonic() < deadline:  # ranks have started
+            family = psutil.Process(child.pid).children(recursive=True)
+            time.sleep(0.05)
+        child.send_signal(signal.SIGINT)
+        _, errors = child.communicate(timeout=30)
+    gone, alive = psutil.wait_procs(family, timeout=10)
+    assert child.returncode == 130
+    assert errors == ""
+    assert not alive and len(gone) >= 5
+    assert not path.exists()

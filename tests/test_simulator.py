@@ -392,6 +392,53 @@ def test_two_runs_are_identical():
     assert all(torch.equal(x, y) for x, y in zip(a.results, b.results, strict=True))
 
 
+def unusual_arguments():
+    """Messages that are short-cut inside torch, next to those that are not."""
+    r, x, group = dist.get_rank(), torch.ones(3) * dist.get_rank(), dist.group.WORLD
+    pair = dist.new_group([1, 0])
+    if r == 0:
+        dist.send(x + 1, 1), dist.send(x + 2, dst=1, group=group, tag=7)
+        dist.send(x + 3, group=pair, group_dst=dist.get_group_rank(pair, 1))
+        dist.send(torch.full((2,), 4j), 1)
+        return []
+    y, z = torch.empty(3), torch.empty(2, dtype=torch.complex64)
+    sources = [dist.recv(y, src=0)]
+    values = [y[0].item()]
+    sources.append(dist.recv(y, 0, group, 7))
+    values.append(y[0].item())
+    sources.append(dist.recv(y, group=pair))
+    values.append(y[0].item())
+    sources.append(dist.recv(z, 0))
+    return sources, [*values, z[0].item()]
+
+
+def test_messages_with_unusual_arguments():
+    run = sim(unusual_arguments, n=2)
+    assert run.results[1] == ([0] * 4, [1.0, 2.0, 3.0, 4j])
+    assert run.messages == [4, 0] and run.bytes_sent == [3 * 12 + 16, 0]
+
+
+MISTAKES = {
+    "to itself": (lambda x: dist.send(x, 0), ValueError),
+    "beyond": (lambda x: dist.send(x, 9), ValueError),
+    "no target": (lambda x: dist.send(x), ValueError),
+    "no tensor": (lambda x: dist.recv([x], 1), TypeError),
+    "wrong name": (lambda x: dist.send(x, to=1), TypeError),
+    "no arguments": (lambda x: dist.P2POp(), TypeError),
+    "no direction": (lambda x: dist.P2POp(dist.send, x, 1), ValueError),
+    "empty": (lambda x: dist.batch_isend_irecv([]), IndexError),
+    "no list": (lambda x: dist.batch_isend_irecv((x,)), ValueError),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_bad_arguments_of_messages_are_torchs_own_errors(mistake):
+    call, kind = MISTAKES[mistake]
+    with pytest.raises(d2lpar.RankError) as error:
+        sim(lambda: call(torch.ones(3)), n=2)
+    assert type(error.value.__cause__) is kind
+
+
 def bare():
     return dist.get_rank()
 
@@ -401,7 +448,8 @@ def test_nothing_of_torch_is_changed():
 
     def state():
         return (
-            dist.batch_isend_irecv,
+            [getattr(dist, name) for name in ("send", "recv", "batch_isend_irecv")],
+            [vars(dist.P2POp)[name] for name in ("__new__", "__init__")],
             dist.distributed_c10d._world,
             torch.UntypedStorage.resize_,
             torch.get_num_threads(),
@@ -521,3 +569,18 @@ def test_many_runs_leave_nothing(backend, times):
         d2lpar.run(exchange_all, 100, world_size=4, backend=backend)
     assert use() == before
     assert me.memory_info().rss - memory < 50e6
+
+
+def test_a_rank_that_leaves_is_no_longer_counted_when_the_next_one_runs(monkeypatch):
+    from d2lpar.backends.simulator import Simulator
+
+    counted, following = [], Simulator._next
+
+    def watched(simulator):
+        if sys._getframe(1).f_code.co_name == "leave":
+            counted.append(simulator._left)
+        return following(simulator)
+
+    monkeypatch.setattr(Simulator, "_next", watched)
+    d2lpar.run(dist.get_rank, world_size=4, backend="sim")
+    assert counted == [3, 2, 1, 0]

@@ -16,9 +16,8 @@ ANSWERS = [
 MAIN = {"04.2", "05.2", "06.1"}  # the main exercise of a chapter
 
 
-def exercises():
-    for chapter in checks.CHAPTERS:
-        yield from checks.exercises_of(chapter)
+EXERCISES = [e for chapter in checks.CHAPTERS for e in checks.exercises_of(chapter)]
+EACH = pytest.mark.parametrize("exercise", EXERCISES, ids=lambda e: e.name)
 
 
 @pytest.mark.parametrize("name, function, mistake", ANSWERS)
@@ -33,14 +32,14 @@ def test_the_check_judges_rightly(name, function, mistake):
         assert report.sentence in str(report)
 
 
-@pytest.mark.parametrize("exercise", exercises(), ids=lambda e: e.name)
+@EACH
 def test_there_are_enough_answers_in_the_zoo(exercise):
     mistakes = [mistake for _, mistake in ZOO[exercise.name] if mistake]
     assert len(mistakes) >= (5 if exercise.name in MAIN else 3)
     assert None in [mistake for _, mistake in ZOO[exercise.name]]
 
 
-@pytest.mark.parametrize("exercise", exercises(), ids=lambda e: e.name)
+@EACH
 def test_every_mistake_has_its_answer_in_the_zoo(exercise):
     found = {mistake for _, mistake in ZOO[exercise.name]}
     assert {mistake.name for mistake in exercise.mistakes} <= found

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from ..cluster import Cluster
 from ..errors import RankError
 from ..launch import run, time_limit
 
@@ -123,7 +124,8 @@ def argument(k):
 
 def on_ranks(fn, case, **options):
     """Tried by `run`, in the simulator unless the options say otherwise."""
-    options = {"backend": "sim", "timeout": PATIENCE, **case.options, **options}
+    usual = {"backend": "sim", "cluster": Cluster.plain, "timeout": PATIENCE}
+    options = {**usual, **case.options, **options}
     attempt = Attempt(case)
     try:
         with time_limit(LONGEST):

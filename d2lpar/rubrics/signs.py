@@ -66,3 +66,34 @@ def not_a_tensor(attempt):
 def both(*questions):
     """All of these at once."""
     return lambda attempt: all(question(attempt) for question in questions)
+
+
+def to_itself(attempt):
+    """A rank sent a message to itself, which is refused."""
+    return "cannot send to itself" in str(attempt.cause)
+
+
+def left_alone(k=0):
+    """The outcome is wrong: argument k is on every rank what it was before."""
+
+    def unchanged(attempt):
+        before = [arguments[k] for arguments in attempt.case.inputs]
+        after = [arguments[k] for arguments in attempt.args]
+        return all(map(same, after, before))
+
+    return both(wrong, unchanged)
+
+
+def touches_what_leaves(attempt):
+    """The outcome is wrong, and some rank computed while a message of it was leaving.
+
+    Seen on clusters where computing takes time.
+    """
+    if not wrong(attempt):
+        return False
+    for streams in attempt.run.timeline.rows.values():
+        works = [event for event in streams["compute"] if event.kind == "compute"]
+        for send in streams.get("send", []):
+            if any(send.start <= work.start < send.stop for work in works):
+                return True
+    return False

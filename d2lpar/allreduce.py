@@ -1,0 +1,403 @@
+"""All-reduce in many ways: every rank ends with the sum over ranks.
+
+    algorithm             rounds                bytes of the busiest rank
+    naive                 2 (n-1)               (n-1) S
+    tree                  2 ceil(log2 n)        ceil(log2 n) S
+    direct                n-1                   (n-1) S
+    ring                  2 (n-1)               2 (n-1)/n S
+    recursive doubling    log2 n                log2 n S
+    halving-doubling      2 log2 n              2 (n-1)/n S
+    hierarchical          2 (m-1) + 2 (n/m-1)   2 (n-1)/n S, m ranks in a node
+    lower bound           ceil(log2 n)          2 (n-1)/n S
+
+n ranks, r this rank, k the step, S bytes; `costs.py` has the exact forms.  All work in
+place and return None, and each can stand for `dist.all_reduce` (sum).  Sizes need not
+divide, and every rank ends with the same bits.
+"""
+
+import contextlib
+import functools
+import os
+from collections import Counter
+from itertools import accumulate
+
+import torch
+import torch.distributed as dist
+
+from .backends import torch_private
+from .costs import halving_doubling_cost, recursive_doubling_cost, ring_cost
+from .messages import exchange
+from .scatter import (
+    flat_broadcast,
+    flat_reduce,
+    ring_all_gather,
+    ring_reduce_scatter,
+    tree_broadcast,
+    tree_reduce,
+)
+from .shared_memory import shared_memory_allreduce
+
+# Seconds per message and per byte where no cluster says them, round figures:
+# Gloo between processes, NCCL between GPUs.
+USUAL_PACE = {"cpu": (1e-4, 1e-9), "cuda": (1e-5, 1e-11)}
+
+
+# Everything to rank 0, and the sum back.
+#
+#     step   moves
+#     0-2    1 -> 0   2 -> 0   3 -> 0     one after the other, by one port
+#     3-5    0 -> 1   0 -> 2   0 -> 3
+def naive_allreduce(tensor, group=None):
+    """`tensor` of every rank is the sum over ranks, by way of rank 0.
+
+    2(n-1) rounds; rank 0 sends (n-1) S bytes.  D2L's `allreduce`, 13.5.
+    """
+    with _one_piece(tensor) as x:
+        flat_reduce(x, 0, group)
+        flat_broadcast(x, 0, group)
+
+
+# Up the tree, and down again.
+#
+#     step   moves
+#     0      2 -> 0   3 -> 1
+#     1      1 -> 0
+#     2      0 -> 1
+#     3      0 -> 2   1 -> 3
+def tree_allreduce(tensor, group=None):
+    """`tensor` of every rank is the sum over ranks, by way of a tree.
+
+    2 ceil(log2 n) rounds of S bytes; the root sends ceil(log2 n) S.
+    """
+    with _one_piece(tensor) as x:
+        tree_reduce(x, 0, group)
+        tree_broadcast(x, 0, group)
+
+
+# Everyone sends everything to everyone.
+#
+#     step   rank 0    rank 1    rank 2    rank 3
+#     1      to 1      to 2      to 3      to 0
+#     2      to 2      to 3      to 0      to 1
+#     3      to 3      to 0      to 1      to 2
+def direct_allreduce(tensor, group=None):
+    """`tensor` of every rank is the sum over ranks, added in their order.
+
+    n-1 rounds; every rank sends (n-1) S bytes, and holds n tensors.  Floats
+    are rounded as in a loop over the ranks, since all terms are there first.
+    """
+    n, r = _place(group)
+    with _one_piece(tensor) as x:
+        terms = [x if i == r else torch.empty_like(x) for i in range(n)]
+        for k in range(1, n):
+            src = (r - k) % n
+            exchange(x, (r + k) % n, terms[src], src, group)
+        total = terms[0].clone()
+        for term in terms[1:]:
+            total += term
+        x.copy_(total)
+
+
+# Chunk i collects its terms on one way round, and the sum goes round again.
+#
+#     step   rank 0    rank 1    rank 2    rank 3
+#     0-2    3 2 1     0 3 2     1 0 3     2 1 0     sends and adds these
+#     then   has 0     has 1     has 2     has 3     complete
+#     3-5    0 3 2     1 0 3     2 1 0     3 2 1     sends and copies these
+def ring_allreduce(tensor, group=None):
+    """`tensor` of every rank is the sum over ranks, by a ring of chunks.
+
+    2(n-1) rounds; every rank sends 2(n-1)/n S bytes, the least possible, and
+    needs one spare chunk.  Patarasuk and Yuan 2009, section 3.
+    """
+    n, _ = _place(group)
+    with _one_piece(tensor) as x:
+        chunks = x.tensor_split(n)  # n views of [elements / n]
+        ring_reduce_scatter(chunks, group)
+        ring_all_gather(chunks, group)
+
+
+# A chunk travels in pieces.  One is added while the next is on its way.
+#
+#     wire   piece 0    piece 1    piece 2
+#     rank              add 0      add 1      add 2
+def segmented_ring_allreduce(tensor, group=None, segment=2**20):
+    """`tensor` of every rank is the sum over ranks, by a ring in pieces.
+
+    A piece has `segment` elements at most.  Same bytes as the ring, more
+    messages, two spare pieces.  Open MPI has it as `ring_segmented`.
+    """
+    if segment < 1:
+        raise ValueError(f"A segment has at least 1 element, not {segment}.")
+    n, r = _place(group)
+    with _one_piece(tensor) as x:
+        chunks = x.tensor_split(n)
+        pieces = max(1, -(-chunks[0].numel() // segment))  # of each chunk
+        cut = [chunk.tensor_split(pieces) for chunk in chunks]
+        spares = x.new_empty(2, cut[0][0].numel())
+        dst, src = (r + 1) % n, (r - 1) % n
+        for k in range(n - 1):
+            mine, theirs = cut[(r - k - 1) % n], cut[(r - k - 2) % n]
+            _add_in_pieces(mine, theirs, spares, dst, src, group)
+        ring_all_gather(chunks, group)
+
+
+def _add_in_pieces(mine, theirs, spares, dst, src, group):
+    """What comes from `src` is added, while the next is on its way."""
+    waiting = []
+    for j, (piece, place) in enumerate(zip(mine, theirs, strict=True)):
+        incoming = spares[j % 2][: place.numel()]
+        send = dist.P2POp(dist.isend, piece, group=group, group_peer=dst)
+        recv = dist.P2POp(dist.irecv, incoming, group=group, group_peer=src)
+        works = dist.batch_isend_irecv([send, recv])
+        for there, arrived in waiting:
+            there += arrived  # now the wire is busy with the next piece
+        for work in works:
+            work.wait()
+        waiting = [(place, incoming)]
+    for there, arrived in waiting:
+        there += arrived
+
+
+# The distance doubles, and so does the number of terms that a rank has.
+#
+#     step   rank 0    1    2    3    4       4 is beyond the power of two
+#     fold   from 4              to 0
+#     0      with 1    0    3    2
+#     1      with 2    3    0    1
+#     back   to 4                from 0
+def recursive_doubling_allreduce(tensor, group=None):
+    """`tensor` of every rank is the sum over ranks; partners exchange it all.
+
+    log2 n rounds of S bytes, the fewest possible; two more where n is no power
+    of two.  Both partners add the same two numbers, so their bits are equal.
+    Thakur, Rabenseifner and Gropp 2005, section 4.5.
+    """
+    _, r = _place(group)
+    with _one_piece(tensor) as x, _power_of_two(x, group) as p:
+        incoming = torch.empty_like(x)
+        for d in _doublings(p) if r < p else ():
+            exchange(x, r ^ d, incoming, r ^ d, group)
+            x += incoming  # partial sum of 2d ranks
+
+
+# Halve what is left, then double it again.  Chunks that a rank works on:
+#
+#     step   rank 0    rank 1    rank 2    rank 3
+#     0      01        01        23        23        with r^2, gives the others
+#     1      0         1         2         3         with r^1: complete
+#     2      01        01        23        23        with r^1
+#     3      0123      0123      0123      0123      with r^2
+def halving_doubling_allreduce(tensor, group=None):
+    """`tensor` of every rank is the sum over ranks: few rounds and few bytes.
+
+    2 log2 n rounds and 2(n-1)/n S bytes; where n is no power of two, two more
+    rounds of S.  Rabenseifner 2004; Thakur, Rabenseifner and Gropp 2005, 4.5.
+    """
+    _, r = _place(group)
+    with _one_piece(tensor) as x, _power_of_two(x, group) as p:
+        ends = [0, *accumulate(map(len, x.tensor_split(p)))]  # p + 1 borders
+        spare = x.new_empty(ends[p // 2])
+        for d in reversed(_doublings(p)) if r < p else ():
+            mine, theirs = _halves(x, ends, r, d)
+            incoming = spare[: len(mine)]
+            exchange(theirs, r ^ d, incoming, r ^ d, group)
+            mine += incoming
+        for d in _doublings(p) if r < p else ():
+            mine, theirs = _halves(x, ends, r, d)
+            exchange(mine, r ^ d, theirs, r ^ d, group)
+
+
+def _halves(x, ends, r, d):
+    """(this rank's d chunks, those of its partner r^d), views of x."""
+    first, other = r // d * d, (r ^ d) // d * d
+    return x[ends[first] : ends[first + d]], x[ends[other] : ends[other + d]]
+
+
+# Two nodes with two ranks each.  Each arrow carries half of the tensor.
+#
+#     inside the nodes     0 <-> 1     2 <-> 3     reduce-scatter
+#     between them         0 <-> 2     1 <-> 3     all-reduce of the own chunk
+#     inside the nodes     0 <-> 1     2 <-> 3     all-gather
+def hierarchical_allreduce(tensor, group):
+    """`tensor` of every rank is the sum over ranks: in nodes, then between.
+
+    `group` is the pair that `node_groups` makes.  A rank sends only its own
+    chunk to other nodes, so a node sends 2(N-1)/N S bytes, N nodes.
+    """
+    if not isinstance(group, tuple) or len(group) != 2:
+        raise TypeError(
+            "hierarchical_allreduce needs the pair that node_groups(per_node) "
+            f"makes, not {type(group).__name__}."
+        )
+    inner, outer = group
+    m, r = _place(inner)
+    with _one_piece(tensor) as x:
+        chunks = x.tensor_split(m)
+        ring_reduce_scatter(chunks, inner)  # chunk r: sum over this node
+        ring_allreduce(chunks[r], outer)  # chunk r: sum over all ranks
+        ring_all_gather(chunks, inner)
+
+
+def node_groups(per_node):
+    """(group of this rank's node, group of its peers in the other nodes).
+
+    Ranks 0 to per_node-1 are the first node, and so on.  All ranks call it,
+    once: groups are made by all together.  ValueError: nodes are uneven.
+    """
+    n, r = _place(None)
+    if per_node < 1 or n % per_node:
+        raise ValueError(
+            f"{n} ranks make no nodes of {per_node}: use a divisor of {n}."
+        )
+    nodes = [list(range(i, i + per_node)) for i in range(0, n, per_node)]
+    peers = [list(range(i, n, per_node)) for i in range(per_node)]
+    inner = [dist.new_group(ranks) for ranks in nodes]
+    outer = [dist.new_group(ranks) for ranks in peers]
+    return inner[r // per_node], outer[r % per_node]
+
+
+def allreduce(tensor, group=None):
+    """`tensor` of every rank is the sum over ranks, by the fastest way here.
+
+    In the simulator: the smallest predicted time on its cluster.  On processes
+    of one host: their shared memory.  Elsewhere: by the device's usual pace.
+    With the pair of `node_groups`: hierarchical.  All ranks choose the same.
+    """
+    if isinstance(group, tuple):
+        return hierarchical_allreduce(tensor, group)
+    _check(tensor)
+    _place(group)
+    return _fastest(tensor, group)(tensor, group)
+
+
+def _fastest(tensor, group):
+    """The function that should be fastest for this tensor in this group."""
+    cluster, kind = _simulated_cluster(), tensor.device.type
+    if cluster is None and kind == "cpu" and _one_host():
+        return shared_memory_allreduce
+    ranks = tuple(dist.get_process_group_ranks(group or dist.group.WORLD))
+    n = len(ranks)
+
+    def seconds(algorithm):
+        cost, steps = CANDIDATES[algorithm]
+        pace = USUAL_PACE.get(kind, USUAL_PACE["cpu"])
+        if cluster is not None:
+            pace = _pace(cluster, ranks, steps)
+        return cost(tensor.numel(), n, tensor.element_size()).seconds(*pace)
+
+    return min(CANDIDATES, key=seconds)
+
+
+@functools.lru_cache
+def _pace(cluster, ranks, steps):
+    """(alpha, beta), means over the steps; a step's slowest message counts.
+
+    Messages that share a link take turns.  A step weighs as its bytes do.
+    """
+    alphas, betas, sizes = [0.0], [0.0], [0]
+    for size, edges in steps(len(ranks)):
+        paths = [cluster.path(ranks[i], ranks[j]) for i, j in edges]
+        users = Counter(link for *_, links in paths for link in links)
+        turns = [max(map(users.get, links), default=1) for *_, links in paths]
+        both = list(zip(turns, paths, strict=True))
+        alphas.append(max(t * latency for t, (latency, *_) in both))
+        betas.append(size * max(t / rate for t, (_, rate, _) in both))
+        sizes.append(size)
+    count = max(1, len(sizes) - 1)
+    return sum(alphas) / count, sum(betas) / max(1, sum(sizes))
+
+
+# The steps of an algorithm: relative size of a message, and who sends to whom.
+def _ring_steps(n):
+    return [(1, [(i, (i + 1) % n) for i in range(n)])]
+
+
+def _doubling_steps(n):
+    partners, fold = _partners(n)
+    return [(1, edges) for edges in (*partners, *fold, *fold)]
+
+
+def _halving_steps(n):
+    partners, fold = _partners(n)
+    every = 2 ** len(partners)  # chunks, while a step halves or doubles some
+    return [(2**k, e) for k, e in enumerate(partners)] + [(every, e) for e in fold]
+
+
+def _partners(n):
+    """Pairs at distance 1, 2, 4, ..., and the step of the ranks beyond p."""
+    p = 2 ** (n.bit_length() - 1)
+    partners = [[(i, i ^ d) for i in range(p)] for d in _doublings(p)]
+    return partners, [[(i, i - p) for i in range(p, n)]] * (n > p)
+
+
+def _doublings(n):
+    """1, 2, 4, ... below n."""
+    return [2**k for k in range((n - 1).bit_length())]
+
+
+CANDIDATES = {
+    recursive_doubling_allreduce: (recursive_doubling_cost, _doubling_steps),
+    halving_doubling_allreduce: (halving_doubling_cost, _halving_steps),
+    ring_allreduce: (ring_cost, _ring_steps),
+}
+
+
+def _simulated_cluster():
+    """The cluster that this rank is simulated on; None for a real process."""
+    engine = torch_private.current_engine()
+    return engine.sim.cluster if hasattr(engine, "sim") else None
+
+
+def _one_host():
+    """Do all ranks run on this machine?  Launchers say how many of them do."""
+    n = os.environ.get("WORLD_SIZE")  # torchrun sets it, run's processes do not
+    return n is None or n == os.environ.get("LOCAL_WORLD_SIZE")
+
+
+@contextlib.contextmanager
+def _one_piece(tensor):
+    """A flat view of the tensor, or of a copy that is copied back at last."""
+    _check(tensor)
+    x = tensor.detach()
+    flat = x.contiguous().view(-1)
+    yield flat
+    if not x.is_contiguous():
+        x.copy_(flat.view(x.shape))
+
+
+@contextlib.contextmanager
+def _power_of_two(x, group):
+    """p ranks, a power of two, have all terms inside; afterwards all the sum.
+
+    Rank p+i gives its term to rank i before, and gets the sum from it after.
+    """
+    n, r = _place(group)
+    p = 2 ** (n.bit_length() - 1)
+    if r >= p:
+        dist.send(x, group=group, group_dst=r - p)
+    elif r + p < n:
+        incoming = torch.empty_like(x)
+        dist.recv(incoming, group=group, group_src=r + p)
+        x += incoming
+        del incoming  # not needed any more, and as large as x
+    yield p
+    if r >= p:
+        dist.recv(x, group=group, group_src=r - p)
+    elif r + p < n:
+        dist.send(x, group=group, group_dst=r + p)
+
+
+def _place(group):
+    """(ranks in the group, this rank's number in it)."""
+    n, r = dist.get_world_size(group), dist.get_rank(group)
+    if r < 0:
+        text = "This rank is not in the group: only members may call."
+        raise ValueError(text)
+    return n, r
+
+
+def _check(tensor):
+    if not isinstance(tensor, torch.Tensor):
+        kind = type(tensor).__name__
+        raise TypeError(f"An all-reduce needs a tensor, not {kind}.")
