@@ -75,8 +75,15 @@ def _attempts(exercise, function, cases):
 
 
 def _on_processes(exercise, function, cases):
-    """The largest case of each world size that counts, on real processes."""
-    largest = {case.n: case for case in cases if case.n in exercise.processes}
+    """The largest case of each world size that counts, on real processes.
+
+    Where a case names a program among its facts, of each program.
+    """
+    largest = {
+        (case.n, case.facts.get("program")): case
+        for case in cases
+        if case.n in exercise.processes
+    }
     return [exercise.attempt(function, c, backend="gloo") for c in largest.values()]
 
 
@@ -111,7 +118,7 @@ def _row(requirement, attempts):
 
 def _processes_row(tried):
     wrong = next((attempt for attempt in tried if not attempt.right), None)
-    sizes = " and ".join(str(attempt.case.n) for attempt in tried)
+    sizes = " and ".join(sorted({str(attempt.case.n) for attempt in tried}))
     return Row(
         "on real processes",
         f"right in {sum(attempt.right for attempt in tried)} of {len(tried)} calls",

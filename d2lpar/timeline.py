@@ -48,7 +48,7 @@ class Timeline:
     """The events of all ranks, sorted by start, rank and row."""
 
     def __init__(self, events, world_size, clock="virtual", devices=None):
-        self._events = list(events)
+        self._events = list(events)  # or their fields, as tuples
         self.world_size = world_size
         self.clock = clock
         self.devices = devices  # names such as "cuda:0", one per rank, or None
@@ -56,12 +56,12 @@ class Timeline:
     @cached_property
     def events(self):
         """All events, sorted when first asked for: long runs have very many."""
-        return sorted(self._events, key=_order)
+        return sorted(map(Event._make, self._events), key=_order)
 
     @cached_property
     def elapsed(self):
         """The last moment of the record, in seconds."""
-        return max((event.stop for event in self._events), default=0.0)
+        return max((event.stop for event in self.events), default=0.0)
 
     def __iter__(self):
         return iter(self.events)

@@ -80,8 +80,13 @@ def private(cell, number):
 
 
 def length(cell, number):
-    """At most 15 lines, 25 for a definition of the library, 79 characters there."""
+    """At most 15 lines, 25 for a definition of the library, 79 characters there.
+
+    The answer to an exercise may have as many as it needs.
+    """
     lines = cell["source"].splitlines()
+    if cell["metadata"].get("nbgrader", {}).get("solution"):
+        return
     if not inline_code.is_marked(cell):
         if len(lines) > 15:
             yield f"it has {len(lines)} lines"

@@ -168,3 +168,37 @@ def test_the_environment_is_named(monkeypatch):
         d2lpar.run(dist.get_rank)
     monkeypatch.setenv("D2LPAR_RANKS", "2")
     assert d2lpar.run(dist.get_rank, backend="sim").results == [0, 1]
+
+
+def with_gaps(call):
+    """What a call says of a tensor whose memory has gaps."""
+    gaps = torch.arange(6.0).reshape(3, 2)[:, dist.get_rank()]
+    whole = [torch.empty(3) for _ in range(dist.get_world_size())]
+    calls = {
+        "send": lambda: dist.send(gaps, 1 - dist.get_rank()),
+        "isend": lambda: dist.isend(gaps, 1 - dist.get_rank()),
+        "recv": lambda: dist.recv(gaps, 1 - dist.get_rank()),
+        "all_reduce": lambda: dist.all_reduce(gaps),
+        "broadcast": lambda: dist.broadcast(gaps, 0),
+        "all_gather": lambda: dist.all_gather(whole, gaps),
+        "reduce_scatter": lambda: dist.reduce_scatter(whole[0], [gaps, gaps]),
+    }
+    with pytest.raises(ValueError, match="needs contiguous tensors.*strides .2,."):
+        calls[call]()
+    return True
+
+
+@BOTH
+def test_tensors_with_gaps_are_refused_as_on_gpus(backend):
+    calls = ["send", "isend", "recv", "all_reduce", "broadcast", "all_gather"]
+    calls += ["reduce_scatter"]
+    for call in calls if backend == "sim" else calls[:1]:
+        assert run(with_gaps, call, n=2, backend=backend).results == [True, True]
+    photos = run(channels_last, n=2, backend=backend).results
+    assert all((x == 2).all() for x in photos)
+
+
+def channels_last():
+    x = torch.ones(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    dist.all_reduce(x)
+    return x

@@ -14,30 +14,52 @@ collective are counted by formula, so that they are equal in every world:
 Source of the ring's cost: Patarasuk and Yuan 2009.
 """
 
-from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
 
 MESSAGES = ("send", "recv")
 
 
-@dataclass(slots=True, eq=False)
 class Call:
-    """An operation that one rank asks for; ranks in it are global numbers."""
+    """An operation that one rank asks for; ranks in it are global numbers.
 
-    kind: str  # send, recv, all_reduce, broadcast, reduce, all_gather, ...
-    group: str  # name of the process group
-    ranks: tuple  # global ranks of the group, in group order
-    rank: int  # the rank that calls
-    inputs: list = field(default_factory=list)  # tensors read
-    outputs: list = field(default_factory=list)  # tensors written
-    op: str = ""  # "sum", "avg", "max", ...
-    root: int | None = None
-    peer: int | None = None  # the other end of a message; None: any source
-    tag: int = 0
-    seq: int = 0  # position among the collectives of the group on this rank
-    id: int = 0  # position among all calls of this rank
-    where: tuple = ("", 0)  # file and line of the caller
-    batch: int = 0  # nonzero inside batch_isend_irecv
-    _meta: "Meta" = None
+    kind        send, recv, all_reduce, broadcast, reduce, all_gather, ...
+    group       name of the process group
+    ranks       global ranks of the group, in group order
+    rank        the rank that calls
+    inputs      tensors read
+    outputs     tensors written
+    op          "sum", "avg", "max", ...
+    root, tag   where there is one
+    peer        the other end of a message; None: any source
+    """
+
+    def __init__(
+        self,
+        kind,
+        group,
+        ranks,
+        rank,
+        inputs=(),
+        outputs=(),
+        op="",
+        root=None,
+        peer=None,
+        tag=0,
+    ):
+        self.kind, self.group, self.ranks, self.rank = kind, group, ranks, rank
+        self.inputs, self.outputs, self.op = inputs, outputs, op
+        self.root, self.peer, self.tag = root, peer, tag
+
+    # what is known later
+    seq = 0  # position among the collectives of the group on this rank
+    id = 0  # position among all calls of this rank
+    where = ("", 0)  # file and line of the caller
+    batch = 0  # nonzero inside batch_isend_irecv
+    source = None  # the sender of a message, where it is known
+    done, finish = False, 0.0  # is it complete, and since when, in virtual time
+    _meta = None
 
     @property
     def meta(self):
@@ -62,8 +84,7 @@ class Call:
         return self.kind
 
 
-@dataclass(frozen=True, slots=True)
-class Meta:
+class Meta(NamedTuple):
     """What ranks must agree on: picklable, without the data."""
 
     kind: str
@@ -144,8 +165,7 @@ def _fits(a, b, i, j):
     return True
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
+class Cost(NamedTuple):
     """What one rank sends in a collective, and how the whole call is timed."""
 
     sends: tuple  # ((position of the receiver in the group, bytes, messages), ...)
@@ -258,3 +278,27 @@ _COSTS = {
     "scatter": _scatter,
     "all_to_all": _all_to_all,
 }
+
+_REDUCE = {
+    "sum": torch.add,
+    "avg": torch.add,
+    "product": torch.mul,
+    "min": torch.minimum,
+    "max": torch.maximum,
+    "band": torch.bitwise_and,
+    "bor": torch.bitwise_or,
+    "bxor": torch.bitwise_xor,
+}
+
+
+def reduced(tensors, op):
+    """The reduction of the ranks' tensors, in rank order."""
+    if op not in _REDUCE:
+        raise ValueError(f"the simulator does not know the reduction {op}")
+    total = tensors[0].clone()
+    for tensor in tensors[1:]:
+        total = _REDUCE[op](total, tensor)
+    if op == "avg":
+        mode = None if total.is_floating_point() or total.is_complex() else "trunc"
+        total = torch.div(total, len(tensors), rounding_mode=mode)
+    return total

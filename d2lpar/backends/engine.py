@@ -9,29 +9,27 @@ The record is a list of entries, in the order in which the rank made them:
 For a receive from any source, peer is None and ("source", id, peer) follows.
 """
 
-import contextlib
-import itertools
 import os
 import sys
 import sysconfig
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from ..timeline import Event
 from .calls import MESSAGES, cost_of, entry_of
 
 _TORCH = os.path.dirname(sys.modules["torch"].__file__) + os.sep
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
+_RUNNERS = ("simulator.py", "worker.py")  # their `run_rank` is below all of a rank's
 _STDLIB = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib"))
 _USER, _LIBRARY, _TORCHS, _START = range(4)
-_origins = {}  # code object -> one of these
+_origins = {}  # name of a file -> one of these; code objects are slow to hash
 
 
-def _origin(code):
-    name = code.co_filename
+def _origin(name):
     if name.startswith(_OURS + "backends"):
-        return _START if code.co_name == "run_rank" else _TORCHS
+        return _START if name.endswith(_RUNNERS) else _TORCHS
     if name.startswith(_OURS):
         return _LIBRARY
     library = "site-packages" in name or name.startswith((*_STDLIB, _TORCH, "<frozen"))
@@ -46,21 +44,21 @@ def where_called():
     frame, ours = sys._getframe(2), ("", 0)
     while frame is not None:
         code = frame.f_code
-        origin = _origins.get(code)
+        name = code.co_filename
+        origin = _origins.get(name)
         if origin is None:
-            origin = _origins[code] = _origin(code)
+            origin = _origins[name] = _origin(name)
         if origin == _USER:
-            return code.co_filename, frame.f_lineno
+            return name, frame.f_lineno
         if origin == _LIBRARY and not ours[1]:
-            ours = code.co_filename, frame.f_lineno
-        if origin == _START:
+            ours = name, frame.f_lineno
+        if origin == _START and code.co_name == "run_rank":
             break
         frame = frame.f_back
     return ours
 
 
-@dataclass(slots=True)
-class Waiting:
+class Waiting(NamedTuple):
     """A call that a rank is in or has started, in words and for the wait-for graph."""
 
     text: str  # "recv(src=1)"
@@ -74,7 +72,7 @@ class Waiting:
     meta: str = ""
 
 
-@dataclass(slots=True)
+@dataclass
 class Status:
     """What one rank is doing: the raw material of every error message."""
 
@@ -101,6 +99,18 @@ def waiting(call):
     )
 
 
+class _Batch:
+    def __init__(self, engine):
+        self.engine = engine
+
+    def __enter__(self):
+        engine = self.engine
+        engine._batches = engine._batch = engine._batches + 1
+
+    def __exit__(self, *error):
+        self.engine._batch = 0
+
+
 class Engine:
     """The record of one rank; each world adds `begin(call) -> Work` and `now()`."""
 
@@ -108,26 +118,28 @@ class Engine:
         self.rank, self.world_size = rank, world_size
         self.entries, self.events, self.warnings = [], [], []
         self.open = {}  # id -> Call, until waited for
-        self._ids = itertools.count(1)
         self._seqs = {}
-        self._batches = itertools.count(1)
-        self._batch = 0
+        self._calls = self._batches = self._batch = 0
 
     def post(self, call):
         """Record the call and begin it; returns its Work."""
-        call.id, call.batch = next(self._ids), self._batch
-        call.where = where_called()
+        self.enter(call)
+        return self.begin(call)
+
+    def enter(self, call):
+        """The call is on record, and open."""
+        self._calls = call.id = self._calls + 1
+        call.batch, call.where = self._batch, where_called()
         if call.kind in MESSAGES:
-            self._warn_of_opposites(call)
-            tensors = call.inputs or call.outputs
-            entry = entry_of(tensors[0])
+            if self.open and not call.batch:
+                self._warn_of_opposites(call)
+            entry = entry_of((call.inputs or call.outputs)[0])
             self.entries.append(
                 (call.kind, call.id, call.group, call.peer, call.tag, entry, call.where)
             )
         else:
             self._record_collective(call)
         self.open[call.id] = call
-        return self.begin(call)
 
     def _record_collective(self, call):
         call.seq = self._seqs[call.group] = self._seqs.get(call.group, 0) + 1
@@ -140,20 +152,20 @@ class Engine:
             + (cost.rounds, call.where)
         )
 
-    def waited(self, call, source=None):
+    def waited(self, call):
         """The rank knows that `call` is complete."""
         if self.open.pop(call.id, None) is not None:
-            if source is not None:
-                self.entries.append(("source", call.id, source))
+            if call.source is not None:
+                self.entries.append(("source", call.id, call.source))
             self.entries.append(("wait", call.id))
 
     def record(self, stream, name, start, stop, bytes=0, flops=0, peer=None, id=None):
-        """Add an event to this rank's timeline."""
-        event = Event(self.rank, stream, name, start, stop, bytes, flops, peer, id)
+        """Add an event to this rank's timeline: the fields of an `Event`."""
+        event = (self.rank, stream, name, start, stop, bytes, flops, peer, id)
         self.events.append(event)
 
     def _warn_of_opposites(self, call):
-        if call.batch or call.peer is None:
+        if call.peer is None:
             return
         for other in self.open.values():
             if (
@@ -172,14 +184,9 @@ class Engine:
                     self.warnings.append(sentence)
                 return
 
-    @contextlib.contextmanager
     def batch(self):
-        """Messages posted inside belong together."""
-        self._batch = next(self._batches)
-        try:
-            yield
-        finally:
-            self._batch = 0
+        """A context: messages posted inside belong together."""
+        return _Batch(self)
 
     def group_made(self, group, store):
         """A process group of this rank exists."""

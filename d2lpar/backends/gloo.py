@@ -24,7 +24,7 @@ from torch.distributed import (
     ReduceOptions,
 )
 
-from .matching import reduced
+from .calls import reduced
 from .torch_private import LAST_TAG
 
 PRIVATE = LAST_TAG  # tags from here on belong to gather and scatter

@@ -7,10 +7,8 @@ any will do); a message takes the oldest receive.  This is MPI's order.
 import itertools
 from collections import defaultdict
 
-import torch
-
 from . import explain
-from .calls import MESSAGES, cost_of, disagreement
+from .calls import cost_of, disagreement, reduced
 from .engine import Status, waiting
 from .network import Network
 from .torch_private import copy_raw, raw_tensors
@@ -24,53 +22,51 @@ class Matching:
     def __init__(self, sim, buffered):
         self.sim, self.buffered = sim, buffered
         self.network = Network(sim.cluster, sim.at)
+        self._groups = {}  # (name, ranks) of a group -> its number
         self._sends, self._receives = defaultdict(list), defaultdict(list)
         self._joined = {}
         self._ids = itertools.count(1)
 
-    def post(self, now, work):
-        """A rank has begun this call at virtual time `now`."""
-        kind = work.call.kind
-        if kind not in MESSAGES:
-            self._join(now, work)
-        elif kind == "send":
-            self._post_send(now, _Message(next(self._ids), work))
-        else:
-            self._post_receive(now, work)
+    def number_of(self, name, ranks):
+        """A number for a group, the same for all its ranks."""
+        return self._groups.setdefault((name, ranks), len(self._groups))
 
     # messages
 
-    def _post_send(self, now, message):
-        call = message.send.call
-        key = (call.group, call.ranks, call.peer, call.tag)
-        if self.buffered and call.nbytes <= EAGER:
+    def send(self, now, group, call):
+        """A rank has begun this send at virtual time `now`."""
+        message = _Message(next(self._ids), call)
+        if self.buffered and message.nbytes <= EAGER:
             with raw_tensors():
                 message.data = call.inputs[0].clone()
-            self.sim.complete(message.send, now)
+            self.sim.complete(call, now)
             self._travel(now, message)
-        for receive in self._receives[key]:
-            if receive.call.peer in (None, call.rank):
-                self._receives[key].remove(receive)
+        key = (group, call.peer, call.tag)
+        waiting = self._receives[key]
+        for i, receive in enumerate(waiting):
+            if receive.peer is None or receive.peer == call.rank:
+                del waiting[i]
                 return self._meet(now, message, receive)
         self._sends[key].append(message)
 
-    def _post_receive(self, now, receive):
-        call = receive.call
-        key = (call.group, call.ranks, call.rank, call.tag)
-        for message in self._sends[key]:
-            if call.peer in (None, message.send.call.rank):
-                self._sends[key].remove(message)
-                return self._meet(now, message, receive)
-        self._receives[key].append(receive)
+    def receive(self, now, group, call):
+        """A rank has begun this receive at virtual time `now`."""
+        key = (group, call.rank, call.tag)
+        waiting = self._sends[key]
+        for i, message in enumerate(waiting):
+            if call.peer is None or call.peer == message.send.rank:
+                del waiting[i]
+                return self._meet(now, message, call)
+        self._receives[key].append(call)
 
     def _meet(self, now, message, receive):
-        sent, taken = message.send.call, receive.call
-        a, b = sent.inputs[0], taken.outputs[0]
+        sent = message.send
+        a, b = sent.inputs[0], receive.outputs[0]
         if a.dtype != b.dtype or a.numel() != b.numel():
             why = (
                 "The two ends of a message must have one dtype and number of elements."
             )
-            self._disagree(sent, taken, why)
+            self._disagree(sent, receive, why)
         message.receive, receive.source = receive, sent.rank
         if message.data is None:
             self._travel(now, message)
@@ -78,68 +74,65 @@ class Matching:
             self._deliver(message, max(now, message.arrived))
 
     def _travel(self, now, message):
-        call = message.send.call
+        call = message.send
 
         def arrived(start, stop):
             message.start, message.arrived = start, stop
             if message.receive is not None:
                 self._deliver(message, stop)
 
-        self.network.message(now, call.rank, call.peer, call.nbytes, arrived)
+        self.network.message(now, call.rank, call.peer, message.nbytes, arrived)
 
     def _deliver(self, message, finish):
-        send, receive = message.send, message.receive
-        data = message.data if message.data is not None else send.call.inputs[0]
-        copy_raw(data, receive.call.outputs[0])
-        size, start, stop = send.call.nbytes, message.start, message.arrived
-        for end, other, name in ((send, receive, "send"), (receive, send, "recv")):
-            peer = other.call.rank
-            end.engine.record(
-                name, name, start, stop, bytes=size, peer=peer, id=message.id
-            )
+        send, receive, data = message.send, message.receive, message.data
+        copy_raw(send.inputs[0] if data is None else data, receive.outputs[0])
+        a, b, engines = send.rank, receive.rank, self.sim.engines
+        times_and_size = message.start, message.arrived, message.nbytes, 0
+        engines[a].events.append((a, "send", "send", *times_and_size, b, message.id))
+        engines[b].events.append((b, "recv", "recv", *times_and_size, a, message.id))
         self.sim.complete(receive, finish)
-        if message.data is None:
+        if data is None:
             self.sim.complete(send, finish)
 
     # collectives
 
-    def _join(self, now, work):
-        call = work.call
-        key = (call.group, call.ranks, call.seq)
-        works = self._joined.setdefault(key, {})
-        self._check(works, work)
-        works[call.ranks.index(call.rank)] = work
-        if len(works) < len(call.ranks):
+    def join(self, now, group, call):
+        """A rank has begun this collective at virtual time `now`."""
+        calls = self._joined.setdefault((group, call.seq), {})
+        self._check(calls, call)
+        calls[call.ranks.index(call.rank)] = call
+        if len(calls) < len(call.ranks):
             return
-        del self._joined[key]
-        works = [works[i] for i in range(len(works))]
-        cost = _joint_cost([work.call for work in works])
+        del self._joined[group, call.seq]
+        calls = [calls[i] for i in range(len(calls))]
+        cost = _joint_cost(calls)
 
         def done(start, stop):
             with raw_tensors():
-                perform([work.call for work in works])
-            for work in works:
-                size = sum(t.numel() * t.element_size() for t in work.call.outputs)
-                work.engine.record("comm", call.kind, start, stop, bytes=size)
-                self.sim.complete(work, stop)
+                perform(calls)
+            for each in calls:
+                size = sum(t.numel() * t.element_size() for t in each.outputs)
+                engine = self.sim.engines[each.rank]
+                engine.record("comm", call.kind, start, stop, bytes=size)
+                self.sim.complete(each, stop)
 
         self.network.collective(now, call.group, call.ranks, cost, cost.steps, done)
 
-    def _check(self, works, work):
+    def _check(self, calls, call):
         """Raise MismatchError where this call does not fit those already there."""
-        call, mine = work.call, work.call.ranks.index(work.call.rank)
+        mine = call.ranks.index(call.rank)
         rooted = call.kind in ("gather", "scatter")
         if call.kind == "all_to_all" or (rooted and call.root == call.rank):
-            compared = list(works)
+            compared = list(calls)
         else:
             root = call.ranks.index(call.root) if rooted else None
             compared = [
-                i for i in dict.fromkeys([*list(works)[:1], root]) if i in works
+                i for i in dict.fromkeys([*list(calls)[:1], root]) if i in calls
             ]
         for other in compared:
-            metas = {other: works[other].call.meta, mine: call.meta}
+            metas = {other: calls[other].meta, mine: call.meta}
             if disagreement(metas):
-                self._disagree(works[other].call, call)
+                self._disagree(calls[other], call)
 
     def _disagree(self, first, second, why=""):
         statuses = [
@@ -150,10 +143,10 @@ class Matching:
 
 
 class _Message:
-    __slots__ = ("id", "send", "receive", "data", "start", "arrived")
+    __slots__ = ("id", "send", "nbytes", "receive", "data", "start", "arrived")
 
     def __init__(self, id, send):
-        self.id, self.send = id, send
+        self.id, self.send, self.nbytes = id, send, send.inputs[0].nbytes
         self.receive = self.data = self.start = self.arrived = None
 
 
@@ -213,28 +206,3 @@ def _copies(kind, calls, root):
         for r, call in enumerate(calls):
             for s, target in enumerate(call.outputs):
                 yield target, calls[s].inputs[r]
-
-
-_REDUCE = {
-    "sum": torch.add,
-    "avg": torch.add,
-    "product": torch.mul,
-    "min": torch.minimum,
-    "max": torch.maximum,
-    "band": torch.bitwise_and,
-    "bor": torch.bitwise_or,
-    "bxor": torch.bitwise_xor,
-}
-
-
-def reduced(tensors, op):
-    """The reduction of the ranks' tensors, in rank order."""
-    if op not in _REDUCE:
-        raise ValueError(f"the simulator does not know the reduction {op}")
-    total = tensors[0].clone()
-    for tensor in tensors[1:]:
-        total = _REDUCE[op](total, tensor)
-    if op == "avg":
-        mode = None if total.is_floating_point() or total.is_complex() else "trunc"
-        total = torch.div(total, len(tensors), rounding_mode=mode)
-    return total

@@ -8,6 +8,7 @@ from torch.utils.flop_counter import flop_registry
 from .torch_private import FakeTensor, TorchDispatchMode
 
 _LAYOUT_ONLY = ("empty", "new_empty", "detach", "alias")
+_kinds = {}  # id of an operation -> (what `_kind` says of it, the operation)
 _PLUMBING = ("c10d", "_c10d_functional", "_dtensor", "prim", "profiler")
 
 
@@ -23,22 +24,22 @@ class Meter(TorchDispatchMode):
         self.charge = charge  # None: computing is free
         self.live = {}  # id of a storage -> [weak reference, bytes]
         self.bytes = self.peak = 0
-        self._kinds = {}  # operation -> what `_kind` says of it
 
     @classmethod
     def _should_skip_dynamo(cls):
         return False  # else the first operation imports the compiler, for seconds
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if FakeTensor in types:
-            return func(*args, **(kwargs or {}))  # shapes only, nothing is computed
-        if any(t not in (torch.Tensor, torch.nn.Parameter) for t in types):
-            return NotImplemented  # a DTensor unwraps itself, then comes back here
-        out = func(*args, **(kwargs or {}))
-        kind = self._kinds.get(func)
+        if types:
+            if FakeTensor in types:
+                return func(*args, **(kwargs or {}))  # shapes only, nothing is computed
+            if any(t not in (torch.Tensor, torch.nn.Parameter) for t in types):
+                return NotImplemented  # a DTensor unwraps itself, then comes back here
+        out = func(*args, **kwargs) if kwargs else func(*args)
+        kind = _kinds.get(id(func))
         if kind is None:
-            kind = self._kinds[func] = _kind(func)
-        creates, costs = kind
+            kind = _kinds[id(func)] = (*_kind(func), func)
+        creates, costs, _ = kind
         if creates == "fresh" and isinstance(out, torch.Tensor):
             storage = out.untyped_storage()
             if storage._cdata not in self.live:
@@ -80,7 +81,8 @@ class Meter(TorchDispatchMode):
 
     def _grow(self, size):
         self.bytes += size
-        self.peak = max(self.peak, self.bytes)
+        if self.bytes > self.peak:
+            self.peak = self.bytes
 
     def _charge(self, func, args, kwargs, out):
         tensors = list(_tensors((*args, *kwargs.values(), out)))

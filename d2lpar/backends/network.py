@@ -5,9 +5,10 @@ its way, all at once, for alpha + bytes / bandwidth.  Transfers that find someth
 wait, and are served in the order in which they became ready.
 """
 
-import heapq
 import itertools
 from collections import defaultdict
+from functools import partial
+from operator import itemgetter
 
 
 class Network:
@@ -16,14 +17,19 @@ class Network:
     def __init__(self, cluster, at):
         self.cluster, self.at = cluster, at
         self._busy = set()
-        self._waiting = defaultdict(list)  # resource -> heap of (order, transfer)
+        self._waiting = defaultdict(list)  # resource -> transfers
         self._orders = itertools.count()
+        self._ways = {}  # (src, dst) -> (alpha, bandwidth, what it needs)
         self._shapes = {}  # edges of a collective -> (alpha, seconds per byte, links)
 
     def message(self, now, src, dst, nbytes, done):
         """Send now or when the way is free, then call done(start, stop)."""
-        alpha, bandwidth, shared = self.cluster.path(src, dst)
-        needs = (("out", src), ("in", dst), *shared)
+        way = self._ways.get((src, dst))
+        if way is None:
+            alpha, bandwidth, shared = self.cluster.path(src, dst)
+            way = alpha, bandwidth, (("out", src), ("in", dst), *shared)
+            self._ways[src, dst] = way
+        alpha, bandwidth, needs = way
         self._serve(now, (next(self._orders), needs, alpha + nbytes / bandwidth, done))
 
     def collective(self, now, group, ranks, cost, steps, done):
@@ -54,26 +60,20 @@ class Network:
         return self._shapes[ranks, edges]
 
     def _serve(self, now, transfer):
-        _, needs, seconds, done = transfer
-        blocker = next((need for need in needs if need in self._busy), None)
-        if blocker is not None:
-            heapq.heappush(self._waiting[blocker], transfer)
-            return
-        self._busy.update(needs)
-        stop = now + seconds
+        _, needs, seconds, _ = transfer
+        if self._busy.isdisjoint(needs):
+            self._busy.update(needs)
+            stop = now + seconds
+            self.at(stop, partial(self._finish, transfer, now, stop))
+        else:
+            blocker = next(need for need in needs if need in self._busy)
+            self._waiting[blocker].append(transfer)
 
-        def finish():
-            self._busy.difference_update(needs)
-            done(now, stop)
-            freed = [
-                heapq.heappop(self._waiting[need])
-                for need in needs
-                if need in self._waiting
-                for _ in range(len(self._waiting[need]))
-            ]
-            for need in needs:
-                self._waiting.pop(need, None)
-            for waiting in sorted(freed, key=lambda item: item[0]):
+    def _finish(self, transfer, start, stop):
+        _, needs, _, done = transfer
+        self._busy.difference_update(needs)
+        done(start, stop)
+        if self._waiting:
+            freed = [t for need in needs for t in self._waiting.pop(need, ())]
+            for waiting in sorted(freed, key=itemgetter(0)):
                 self._serve(stop, waiting)
-
-        self.at(stop, finish)

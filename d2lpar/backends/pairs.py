@@ -12,8 +12,8 @@ def number_messages(reports):
     for report in reports:
         report.events = [
             event
-            if event.id is None
-            else event._replace(id=ids.get((event.rank, event.id)))
+            if event[-1] is None
+            else (*event[:-1], ids.get((event[0], event[-1])))
             for event in report.events
         ]
 

@@ -10,7 +10,7 @@ import time
 from ..errors import MismatchError
 from . import gloo, torch_private
 from .calls import MESSAGES, disagreement, numel
-from .engine import Engine, Waiting, where_called
+from .engine import Engine, Waiting, waiting, where_called
 from .journal import BLOCKED, OPEN, Board
 from .works import CollectiveWork, MessageWork, StreamWork
 
@@ -42,7 +42,7 @@ class RecordedEngine(Engine):
     def group_made(self, group, store):
         where, name = where_called(), "new_group"
         call = Waiting(name, where, name, group.key, group.ranks, meta=name)
-        self.journal.write([(-1, _fields(call))], where)
+        self.journal.write([(-1, tuple(call))], where)
         self.journal.words[BLOCKED] = -1
         with self.native_errors(call):
             index, size = group.index, len(group.ranks)
@@ -132,9 +132,9 @@ class RecordedEngine(Engine):
                 self.record("compute", "wait", start, self.now())
             self.resume()
 
-    def waited(self, call, source=None):
+    def waited(self, call):
         was_open = call.id in self.open
-        super().waited(call, source)
+        super().waited(call)
         if was_open:
             self.beat()
             if self.open:
@@ -146,7 +146,8 @@ class RecordedEngine(Engine):
 
     def _write(self, where, *more):
         latest = [*list(self.open.values())[-LATEST:], *more]
-        self.journal.write([(each.id, _described(each)) for each in latest], where)
+        calls = [(each.id, tuple(waiting(each))) for each in latest]
+        self.journal.write(calls, where)
 
     def _block(self, call):
         if call.id not in list(self.open)[-LATEST:]:
@@ -236,20 +237,6 @@ class RecordedEngine(Engine):
             stop = max(now - moment.elapsed_time(last) / 1e3, work.start)
             work.record(stop)
         self._marks = []
-
-
-def _fields(waiting):
-    """What the journal keeps of a `Waiting`."""
-    w = waiting
-    return w.text, w.where, w.kind, w.group, w.ranks, w.peer, w.seq, w.tag, w.meta
-
-
-def _described(call):
-    """The same of a call."""
-    c = call
-    return (
-        str(c), c.where, c.kind, c.group, c.ranks, c.peer, c.seq, c.tag, str(c.meta)
-    )  # fmt: skip
 
 
 def _cuda_moment():

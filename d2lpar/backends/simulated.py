@@ -17,16 +17,12 @@ POLL = 1e-6  # virtual seconds that a look at `is_completed` costs
 class SimulatedWork(torch_private.CallWork):
     """A call in progress in virtual time."""
 
-    def __init__(self, engine, call):
-        super().__init__(engine, call)
-        self.done, self.finish = False, 0.0
-
     def wait(self, timeout=None):
-        self.engine.wait(self)
+        self.engine.wait(self.call)
         return True
 
     def is_completed(self):
-        return self.engine.poll(self)
+        return self.engine.poll(self.call)
 
     def get_future(self):
         """A future of the outputs; inside backward it is completed at its end.
@@ -59,35 +55,58 @@ class SimulatedEngine(Engine):
         free = sim.cluster.free_compute
         self.meter = Meter(None if free else self.charge)
         self.thread = None
+        self._last_batch = 0
+        self._groups = {}  # name of a group -> its number in this run
 
     # what a rank asks for
 
+    def group_made(self, group, store):
+        number = self.sim.matching.number_of(group.key, group.ranks)
+        self._groups[group.key] = number
+
     def begin(self, call):
-        if not (call.batch and call.batch == self.sim.last_batch.get(self.rank)):
+        self.start(call)
+        return SimulatedWork(self, call)
+
+    def carry_out(self, call):
+        """The call is complete; nobody else sees it, so it needs no Work."""
+        self.enter(call)
+        self.start(call)
+        self.wait(call)
+
+    def start(self, call):
+        """All others know of the call; those of a batch begin at once."""
+        if not call.batch or call.batch != self._last_batch:
             self.sim.turn(self)
-        self.sim.last_batch[self.rank] = call.batch
-        work = SimulatedWork(self, call)
-        self.sim.matching.post(self.clock, work)
-        return work
+        self._last_batch = call.batch
+        matching, group = self.sim.matching, self._groups[call.group]
+        if call.kind == "send":
+            matching.send(self.clock, group, call)
+        elif call.kind == "recv":
+            matching.receive(self.clock, group, call)
+        else:
+            matching.join(self.clock, group, call)
 
-    def wait(self, work):
-        started = self.clock
-        self.sim.check()
-        if not work.done:
-            self.blocked = work
-            self.sim.block(self)
+    def wait(self, call):
+        """The call is complete, and the rank knows it."""
+        if self.sim.stopping:
+            self.sim.check()
+        if not call.done:
+            self.blocked = call
+            self.sim.hand_on(self)
             self.blocked = None
-        self.clock = max(self.clock, work.finish)
-        if self.clock > started:
-            self.record("compute", "wait", started, self.clock)
-        self.waited(work.call, work.source)
+        if call.finish > self.clock:
+            self.record("compute", "wait", self.clock, call.finish)
+            self.clock = call.finish
+        self.waited(call)
 
-    def poll(self, work):
+    def poll(self, call):
+        """Is the call complete?  To look takes a moment, in which others go on."""
         self.clock += POLL
         self.sim.turn(self)
-        if work.done:
-            self.waited(work.call, work.source)
-        return work.done
+        if call.done:
+            self.waited(call)
+        return call.done
 
     def sleep(self, seconds):
         start = self.clock
@@ -108,7 +127,7 @@ class SimulatedEngine(Engine):
 
     def status(self):
         """What this rank is doing, for messages."""
-        call = waiting(self.blocked.call) if self.blocked else None
+        call = waiting(self.blocked) if self.blocked else None
         pending = [waiting(c) for c in self.open.values() if c.kind not in MESSAGES]
         where = self.report.where
         if self.state == "running" and call is None and self.thread:

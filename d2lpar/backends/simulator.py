@@ -26,7 +26,7 @@ from .simulated import SimulatedEngine
 from .streams import PerRankOutput
 from .threads import innermost_user, interrupt_thread
 
-COLLECT = 10_000  # calls between two collections of cyclic garbage
+COLLECT = 4_000  # calls between two collections of cyclic garbage
 _one_at_a_time = threading.Lock()  # a run in another thread of the kernel waits
 torch_private.register("sim")
 
@@ -41,7 +41,7 @@ class Simulator:
     def __init__(self, n, cluster, seed=0, timeout=60.0, buffered=False, device=None):
         self.n, self.cluster, self.seed = n, cluster, seed
         self.timeout, self.device = timeout, device
-        self.activity, self.last_batch = 0, {}
+        self.activity = 0
         self.failure, self.stopping = None, False
         self._events, self._order = [], itertools.count()
         self.engines = [SimulatedEngine(self, rank) for rank in range(n)]
@@ -57,24 +57,19 @@ class Simulator:
         """Plan `callback` for a moment of virtual time."""
         heapq.heappush(self._events, (time, next(self._order), callback))
 
-    def complete(self, work, finish):
-        """`work` is done at `finish`; whoever waits for it may go on."""
-        work.done, work.finish = True, finish
-        engine = work.engine
-        if engine.blocked is work:
-            heapq.heappush(self._ready, (max(engine.clock, finish), engine.rank))
+    def complete(self, call, finish):
+        """`call` is done at `finish`; whoever waits for it may go on."""
+        call.done, call.finish = True, finish
+        engine = self.engines[call.rank]
+        if engine.blocked is call:
+            heapq.heappush(self._ready, (max(engine.clock, finish), call.rank))
 
     def _next(self):
         """The rank whose turn it is, after all that happens before; None: nobody."""
-        while True:
-            if self._events and (
-                not self._ready or self._events[0][0] <= self._ready[0][0]
-            ):
-                heapq.heappop(self._events)[2]()
-            elif self._ready:
-                return self.engines[heapq.heappop(self._ready)[1]]
-            else:
-                return None
+        events, ready = self._events, self._ready
+        while events and (not ready or events[0][0] <= ready[0][0]):
+            heapq.heappop(events)[2]()
+        return self.engines[heapq.heappop(ready)[1]] if ready else None
 
     # the baton
 
@@ -94,18 +89,13 @@ class Simulator:
     def turn(self, engine):
         """Return when no other rank is at an earlier time."""
         self.check()
-        mine = (engine.clock, engine.rank)
-        first_event = self._events[0][0] if self._events else float("inf")
-        if first_event > mine[0] and (not self._ready or self._ready[0] > mine):
-            return
-        heapq.heappush(self._ready, mine)
-        self._hand_on(engine)
+        mine, events, ready = (engine.clock, engine.rank), self._events, self._ready
+        if (events and events[0][0] <= mine[0]) or (ready and ready[0] < mine):
+            heapq.heappush(ready, mine)
+            self.hand_on(engine)
 
-    def block(self, engine):
-        """Return when the work that the rank waits for is done."""
-        self._hand_on(engine)
-
-    def _hand_on(self, engine):
+    def hand_on(self, engine):
+        """Return when it is this rank's turn again."""
         following = self._next()
         if following is engine:
             return
@@ -115,20 +105,22 @@ class Simulator:
         engine.stdout = sys.stdout
         following.baton.release()
         engine.baton.acquire()
-        self.check()
+        if self.stopping:
+            raise Stopped
         sys.stdout = engine.stdout
         self.randomness.enter(engine.rank)
 
     def leave(self, engine):
         """This rank has ended: let the next one run."""
+        self._left -= 1  # before another rank runs and counts
+        left = self._left
         if not self.stopping:
             following = self._next()
             if following is not None:
                 following.baton.release()
-            elif self._left > 1:
+            elif left:
                 self.fail(explain.deadlock(self.statuses()))
-        self._left -= 1
-        if not self._left:
+        if not left:
             self._over.set()
 
     def fail(self, error):

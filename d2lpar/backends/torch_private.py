@@ -19,6 +19,7 @@ import torch.distributed.distributed_c10d as c10d
 import torch.distributed.nn.functional  # it keeps the group of the moment of its import
 import torch.utils._python_dispatch as modes
 from torch._subclasses.fake_tensor import FakeTensor  # noqa: F401, for meter.py
+from torch.overrides import has_torch_function_unary
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: F401
 
 from .. import ship
@@ -106,7 +107,7 @@ def isolated_ranks():
     isolate = torch._C._distributed_c10d._set_thread_isolation_mode
     isolate(True)
     c10d._world = _WorldOfThread(usual)
-    with watch_calls():
+    with watch_calls(), _short_ways():
         try:
             yield
         finally:
@@ -168,6 +169,133 @@ def _watched_resize(original):
     return resize_
 
 
+# The short ways of messages.  torch looks at every argument several times, in Python;
+# where all of them are plain, the outcome is known.  All else takes torch's own way.
+
+
+@contextlib.contextmanager
+def _short_ways():
+    """Inside, plain messages of ranks that are threads go straight to the engine."""
+    new, init = vars(dist.P2POp)["__new__"], dist.P2POp.__init__
+    usual = dist.send, dist.recv, dist.batch_isend_irecv
+    dist.P2POp.__new__ = staticmethod(_short_new(new.__func__))
+    dist.P2POp.__init__ = _short_init(init)
+    dist.send = c10d.send = _short_send(dist.send)
+    dist.recv = c10d.recv = _short_recv(dist.recv)
+    dist.batch_isend_irecv = c10d.batch_isend_irecv = _short_batch(usual[2])
+    try:
+        yield
+    finally:
+        dist.P2POp.__new__, dist.P2POp.__init__ = new, init
+        dist.send, dist.recv, dist.batch_isend_irecv = usual
+        c10d.send, c10d.recv, c10d.batch_isend_irecv = usual
+
+
+def _plain_group(tensor, peer, group, tag, group_peer=None):
+    """This rank's default group if the message is in it and plain, else None."""
+    world = getattr(_here, "world", None)
+    mine = world and world.default_pg
+    if (
+        type(mine) is Group
+        and (group is None or group is mine)
+        and group_peer is None
+        and type(peer) is int
+        and 0 <= peer < len(mine.ranks)
+        and peer != mine.index
+        and type(tag) is int
+        and 0 <= tag < LAST_TAG
+        and type(tensor) in _PLAIN
+        and tensor.is_contiguous()
+        and not has_torch_function_unary(tensor)
+        and not tensor.is_complex()
+    ):
+        return mine
+    return None
+
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+def _short_send(original):
+    @functools.wraps(original)
+    def send(tensor, dst=None, group=None, tag=0, group_dst=None):
+        mine = _plain_group(tensor, dst, group, tag, group_dst)
+        if mine is None:
+            return original(tensor, dst, group, tag, group_dst)
+        mine.engine.carry_out(mine.message("send", tensor, dst, tag))
+
+    return send
+
+
+def _short_recv(original):
+    @functools.wraps(original)
+    def recv(tensor, src=None, group=None, tag=0, group_src=None):
+        mine = _plain_group(tensor, src, group, tag, group_src)
+        if mine is None:
+            return original(tensor, src, group, tag, group_src)
+        mine.engine.carry_out(mine.message("recv", tensor, src, tag))
+        return src
+
+    return recv
+
+
+def _short_new(original):
+    @functools.wraps(original)
+    def __new__(cls, op, tensor, peer=None, group=None, tag=0, group_peer=None):
+        if (op is _isend or op is _irecv) and isinstance(tensor, torch.Tensor):
+            return object.__new__(cls)
+        return original(cls, op, tensor, peer, group, tag, group_peer)
+
+    return __new__
+
+
+def _short_init(original):
+    @functools.wraps(original)
+    def __init__(self, op, tensor, peer=None, group=None, tag=0, group_peer=None):
+        mine = _plain_group(tensor, peer, group, tag, group_peer)
+        if mine is None:
+            original(self, op, tensor, peer, group, tag, group_peer)
+        else:
+            self.op, self.tensor, self.group, self.tag = op, tensor, mine, tag
+            self.peer = self.group_peer = peer
+
+    return __init__
+
+
+def _short_batch(original):
+    @functools.wraps(original)
+    def batch_isend_irecv(p2p_op_list):
+        if type(p2p_op_list) is not list:
+            return original(p2p_op_list)
+        mine = None
+        for op in p2p_op_list:
+            if type(op) is not dist.P2POp or op.group is None:
+                return original(p2p_op_list)
+            mine = _plain_group(op.tensor, op.group_peer, op.group, op.tag)
+            if mine is None or not (op.op is _isend or op.op is _irecv):
+                return original(p2p_op_list)
+        if mine is None or mine._coalesced is not None:
+            return original(p2p_op_list)
+        return mine.batch(p2p_op_list)
+
+    return batch_isend_irecv
+
+
+_isend, _irecv = dist.isend, dist.irecv
+
+
+def _in_one_piece(tensor):
+    """Real backends read memory as it lies: Gloo in part silently, NCCL refuses."""
+    return (
+        tensor.layout is not torch.strided
+        or tensor.is_contiguous()
+        or (tensor.dim() == 4 and tensor.is_contiguous(memory_format=_CHANNELS_LAST))
+    )
+
+
+_CHANNELS_LAST = torch.channels_last
+
+
 class raw_tensors:
     """Inside, tensor operations are unseen: no autograd, no dispatch modes."""
 
@@ -187,14 +315,16 @@ class raw_tensors:
 def copy_raw(source, target):
     """`target` holds the data of `source`; torch sees nothing of it."""
     if (
-        source.device.type == target.device.type == "cpu"
-        and (source.dtype, source.nbytes) == (target.dtype, target.nbytes)
+        source.is_cpu
+        and target.is_cpu
+        and source.dtype == target.dtype
+        and (size := source.nbytes) == target.nbytes
         and source.is_contiguous()
         and target.is_contiguous()
         and not source.is_conj()
         and not source.is_neg()
     ):
-        ctypes.memmove(target.data_ptr(), source.data_ptr(), source.nbytes)
+        ctypes.memmove(target.data_ptr(), source.data_ptr(), size)
     else:
         with raw_tensors():
             target.copy_(source.reshape(target.shape))
@@ -308,8 +438,15 @@ class Group(dist.ProcessGroup):
         return work
 
     def _check(self, kind, inputs, outputs):
-        """Raise ValueError where a list of tensors cannot serve the ranks."""
+        """Raise ValueError where the tensors cannot serve the ranks."""
         n = len(self.ranks)
+        for tensor in (*inputs, *outputs):
+            if not _in_one_piece(tensor):
+                raise ValueError(
+                    f"{kind} needs contiguous tensors; this one has shape "
+                    f"{list(tensor.shape)} and strides {tensor.stride()}: use a copy, "
+                    "x.contiguous()"
+                )
         for tensors, kinds, word in (
             (inputs, ("scatter", "reduce_scatter", "all_to_all"), "input"),
             (outputs, ("gather", "all_gather", "all_to_all"), "output"),
@@ -337,6 +474,21 @@ class Group(dist.ProcessGroup):
         return self.ranks[index]
 
     # messages
+
+    def message(self, kind, tensor, peer, tag):
+        """The Call of a message of the default group."""
+        ends = ((tensor,), ()) if kind == "send" else ((), (tensor,))
+        return Call(kind, self.key, self.ranks, self.index, *ends, "", None, peer, tag)
+
+    def batch(self, operations):
+        """The Works of some P2POps of the default group, begun together."""
+        engine, works = self.engine, []
+        with engine.batch():
+            for each in operations:
+                kind = "send" if each.op is _isend else "recv"
+                call = self.message(kind, each.tensor, each.peer, each.tag)
+                works.append(engine.post(call))
+        return works
 
     def send(self, tensors, dst, tag=0):
         peer = self._peer(dst, "dst", tag)
@@ -419,7 +571,7 @@ class CallWork(dist.Work):
 
     def __init__(self, engine, call):
         super().__init__()
-        self.engine, self.call, self.source = engine, call, None
+        self.engine, self.call = engine, call
 
     def result(self):
         return self.call.outputs
@@ -432,8 +584,8 @@ class CallWork(dist.Work):
 
     def source_rank(self):
         """Position in the group of the sender of a message."""
-        peer = self.call.peer if self.source is None else self.source
-        return self.call.ranks.index(peer)
+        call = self.call
+        return call.ranks.index(call.peer if call.source is None else call.source)
 
     _source_rank = source_rank
 

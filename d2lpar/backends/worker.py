@@ -2,7 +2,6 @@
 
 import contextlib
 import ctypes
-import dataclasses
 import faulthandler
 import linecache
 import mmap
@@ -15,6 +14,7 @@ import threading
 import time
 import traceback
 import warnings
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -30,8 +30,7 @@ from .recorded import RecordedEngine
 from .threads import innermost_user, user_line
 
 
-@dataclasses.dataclass
-class Start:
+class Start(NamedTuple):
     """What a worker is told: the same for all ranks but `rank`."""
 
     rank: int
@@ -226,7 +225,10 @@ def place(start):
 
 def seed_everything(seed):
     """All generators start from `seed`."""
-    torch.manual_seed(seed)
+    if torch.accelerator.is_available():
+        torch.manual_seed(seed)
+    else:  # without a look for all kinds of devices
+        torch.default_generator.manual_seed(seed)
     np.random.seed(seed % 2**32)
     random.seed(seed)
 

@@ -27,7 +27,7 @@ class _Work(torch_private.CallWork):
         call, stop = self.call, self.engine.now() if stop is None else stop
         if call.kind in MESSAGES:
             stream, size = call.kind, call.nbytes
-            peer = self.source if call.peer is None else call.peer
+            peer = call.source if call.peer is None else call.peer
         else:
             stream, peer = "comm", None
             size = sum(t.numel() * t.element_size() for t in call.outputs)
@@ -121,7 +121,7 @@ class MessageWork(_Work):
             raise self._error
         if not self._done:
             raise _late(self.call, _seconds(timeout))
-        self.engine.waited(self.call, self.source)
+        self.engine.waited(self.call)
         return True
 
     def _wait_for_works(self):
@@ -130,7 +130,7 @@ class MessageWork(_Work):
                 for work in self._works:
                     work.wait()
             if self.call.peer is None and self.call.kind == "recv":
-                self.source = self.call.ranks[self._works[0]._source_rank()]
+                self.call.source = self.call.ranks[self._works[0]._source_rank()]
             if self._finish is not None:
                 with torch_private.raw_tensors():
                     self._finish()
@@ -150,7 +150,7 @@ class MessageWork(_Work):
         if not self._done and self._error is None:
             self._watch().join(LOOK)
         if self._done:
-            self.engine.waited(self.call, self.source)
+            self.engine.waited(self.call)
         return self._done
 
     def get_future(self):

@@ -275,6 +275,33 @@ def forwards_before_it_came(x, root):
         work.wait()
 
 
+@wrong("bytes")
+def a_line_in_both_directions(x, root):
+    n, r, v = places(root)
+    near = (n + 1) // 2  # places 0 to near-1 are served to the right
+    if 0 < v < near:
+        dist.recv(x, (r - 1) % n)
+    if v >= near and n > 1:
+        dist.recv(x, (r + 1) % n)
+    if v < near - 1:
+        dist.send(x, (r + 1) % n)
+    if (v == 0 or v > near) and n > 1 and near < n:
+        dist.send(x, (r - 1) % n)
+
+
+@wrong("to itself")
+def the_root_scatters_to_all(x, root):
+    n, r = dist.get_world_size(), dist.get_rank()
+    pieces = list(x.tensor_split(n))
+    works = []
+    if r == root:
+        works = [dist.isend(piece, i) for i, piece in enumerate(pieces)]
+    dist.recv(pieces[r], root)
+    for work in works:
+        work.wait()
+    scatter.ring_all_gather(pieces)
+
+
 @wrong("all-reduce")
 def zeros_and_the_fewest_rounds(x, root):
     if dist.get_rank() != root:

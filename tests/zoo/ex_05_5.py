@@ -38,7 +38,7 @@ def turned_before_they_leave(shard):
     for k in range(1, n):
         dst, src = (r - k) % n, (r + k) % n
         columns = shard[:, starts[dst] : starts[dst] + rows[dst]]
-        leaving = columns.flatten()
+        leaving = columns.contiguous().flatten()
         work = dist.isend(leaving, dst)
         dist.recv(result[starts[src] : starts[src] + rows[src]], src)
         work.wait()
@@ -85,6 +85,21 @@ def gathered_everywhere(shard):
     whole = torch.empty(N, N, dtype=shard.dtype)
     scatter.all_gather(list(whole.split(rows)), shard)
     return whole.split(rows, dim=1)[r].t().contiguous()
+
+
+@wrong("too much sent")
+def all_its_rows_to_everybody(shard):
+    n, r, N, rows = setting(shard)
+    result = torch.empty(rows[r], N, dtype=shard.dtype)
+    places = result.split(rows, dim=1)
+    places[r].copy_(shard.split(rows, dim=1)[r].t())
+    for k in range(1, n):
+        dst, src = (r + k) % n, (r - k) % n
+        incoming = torch.empty(rows[src], N, dtype=shard.dtype)
+        exchange(shard, dst, incoming, src)
+        places[src].copy_(incoming.split(rows, dim=1)[r].t())
+        del incoming
+    return result
 
 
 @wrong("many blocks")
