@@ -13,7 +13,8 @@ Three ranks hold A, B and C; A1 is piece 1 of A, and +1 is the sum of A1, B1 and
     all-to-all        A0 A1 A2  B0 B1 B2  C0 C1 C2  A0 B0 C0  A1 B1 C1  A2 B2 C2
 
 n ranks, r this rank, k the step.  Ranks in arguments are ranks of the group.  All work
-in place and return None, like torch's; one rank sends no message.
+in place and return None, like torch's.  Tensors are contiguous.  One rank sends no
+message.
 """
 
 import torch
