@@ -33,7 +33,7 @@ class Report:
     """The judgement of one answer.
 
     rows       one per requirement, the outcome's first
-    failing    the smallest failing call in words, or ""
+    failing    the smallest call that shows the mistake, in words, or ""
     details    lines about that call: what came on a rank, what was expected
     mistake    name of the likely mistake, or None; `sentence` and `more` tell it
     run        the Run of the failing call, or of the last one; None if there is none
@@ -110,7 +110,7 @@ class Report:
 
     def _call(self):
         if self.failing:
-            return "\n".join([f"Smallest failing call: {self.failing}", *self.details])
+            return "\n".join([f"A failing call: {self.failing}", *self.details])
         return ""
 
     def _advice(self):

@@ -97,7 +97,7 @@ def test_a_wrong_answer_is_told_where_and_why(ring):
     report = ring(keeps_own)
     assert (report.passed, report.score, report.mistake) == (False, 0.0, "own")
     text = str(report)
-    assert "Smallest failing call: 2 ranks" in text
+    assert "A failing call: 2 ranks" in text
     assert "rank 0 came     [" in text and "rank 0 expected [" in text
     assert "Likely: It keeps its own. (hint=True says more)" in text
     assert "Look left." in str(ring(keeps_own, hint=True))

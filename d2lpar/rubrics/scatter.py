@@ -414,7 +414,7 @@ broadcast_big = Exercise(
         ),
         Mistake(
             "tree",
-            _sends(lambda n: (n - 1).bit_length()),
+            _sends(lambda n: (n - 1).bit_length(), n=5),
             "It is a tree: the root sends the whole tensor ceil(log2 n) times.",
             "Few rounds are good for small tensors. A big one is better cut.",
         ),
@@ -733,8 +733,10 @@ def _equal_shards(attempt):
 
 
 def _input_changed(attempt):
+    if attempt.error is not None:
+        return False
     before = [arguments[0] for arguments in attempt.case.inputs]
-    after = [arguments[0] for arguments in attempt.args or before]
+    after = [arguments[0] for arguments in attempt.args]
     return not all(map(same, after, before))
 
 

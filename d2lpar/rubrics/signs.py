@@ -18,7 +18,8 @@ def mismatched(attempt):
 
 def endless(attempt):
     """A rank did not come to an end."""
-    return attempt.error is not None and "no progress" in str(attempt.error)
+    text = str(attempt.error)
+    return attempt.error is not None and ("no progress" in text or "not at an" in text)
 
 
 def raises(*kinds):
