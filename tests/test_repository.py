@@ -280,6 +280,8 @@ def test_every_public_function_has_a_docstring():
         and not node.name.startswith("_")
         and not ast.get_docstring(node)
     ]
+    # the programs of exercise 04.3 are to be read, not to be told
+    bare = [name for name in bare if not name.startswith("rubrics.waiting.program_")]
     assert bare == []
 
 
