@@ -28,7 +28,7 @@ BYTES = 1 << 24  # of a board, for any number of ranks
 LINE = 64  # bytes of a cache line: no two ranks write into the same one
 STEPS, SIZE, CALL = range(3)  # what a rank writes into its line
 
-boards = {}  # id of a process group: its Board
+boards = {}  # id of a process group: its _Board
 
 
 def shared_memory_allreduce(tensor, group=None):
@@ -81,12 +81,12 @@ def board_of(group):
     """The board of the group, made by the first call, gone with the group."""
     group = group or dist.group.WORLD
     if id(group) not in boards:
-        boards[id(group)] = Board(group)
+        boards[id(group)] = _Board(group)
         weakref.finalize(group, boards.pop, id(group), None)
     return boards[id(group)]
 
 
-class Board:
+class _Board:
     """Memory that the ranks of one group share, and a way for them to meet."""
 
     def __init__(self, group):
