@@ -37,8 +37,7 @@ def check(name, function, hint=False, seed=0):
     rows = [_outcome_row(attempts, cases)]
     rows += [_row(requirement, attempts) for requirement in exercise.requirements]
     failing = [attempt for attempt in attempts if _fails(attempt, exercise)]
-    if exercise.processes and not failing:
-        tried = _on_processes(exercise, function, cases)
+    if not failing and (tried := _on_processes(exercise, function, cases)):
         rows.append(_processes_row(tried))
         failing = [attempt for attempt in tried if not attempt.right]
     return _report(exercise, attempts, failing, rows, hint)

@@ -152,7 +152,8 @@ class Exercise:
     outcome        what is compared: `returned`, or `argument(k)`
     agrees         (came, expected, case) -> bool, for one rank
     perform        (fn, case, **options) -> Attempt
-    processes      world sizes at which it must be right on real processes too
+    processes      world sizes at which it must be right on real processes too, where
+                   ranks share nothing: no module, no file handle, no luck of order
     """
 
     name: str
@@ -163,7 +164,7 @@ class Exercise:
     outcome: Callable = returned
     agrees: Callable = lambda came, expected, case: same(came, expected)
     perform: Callable = on_ranks
-    processes: tuple = ()
+    processes: tuple = (3,)
 
     def attempt(self, fn, case, **options):
         """The Attempt of `fn` at this case; it ends, whatever `fn` does."""
