@@ -175,11 +175,22 @@ def _mistake(exercise, attempts, failing, foreign):
         if names := ", ".join(dict.fromkeys(collectives(attempt.run))):
             text = f"It calls {names}; here the answer is made of messages."
             return Mistake("native collective", None, text), attempt
+    if all(map(signs.silent, failing)) and failing[-1].case.n > 1:
+        text = "It returns None on every rank, and a value is expected."
+        return Mistake("returns None", None, text), failing[0]
     for mistake in exercise.mistakes:
         for attempt in failing:
-            if mistake.when(attempt):
+            if _recognises(mistake, attempt):
                 return mistake, attempt
     return _usual_mistake(attempts, failing), failing[0]
+
+
+def _recognises(mistake, attempt):
+    """What a run on real processes does not know is no sign of a mistake."""
+    try:
+        return mistake.when(attempt)
+    except (TypeError, AttributeError, ValueError, IndexError):
+        return False
 
 
 def _usual_mistake(attempts, failing):
@@ -196,14 +207,14 @@ def _usual_mistake(attempts, failing):
     if first.right:
         text = "The outcome is right, but not the way to it: see the rows that fail."
         return Mistake("costly", None, text)
-    text = "The outcome is wrong; start from the smallest failing call."
+    text = "The outcome is wrong: compare what came with what was expected."
     return Mistake("wrong", None, text)
 
 
 def _raised(attempt):
     error, cause = attempt.error, attempt.cause
     rank = "It" if attempt.case.n == 1 else f"Rank {error.rank}"
-    line = f" in {error.line}" if error.line else ""
+    line = f" in {error.line}" if error.line and "judging.py" not in error.line else ""
     reason = str(cause).strip().split("\n")[0]
     return f"{rank} raises {type(cause).__name__}{line}: {reason}"
 
@@ -227,9 +238,10 @@ PATTERNS = {
 
 def _pattern(attempts, failing):
     """What all failing cases have in common, and no other case; None if nothing."""
-    if len(failing) == len(attempts):
+    bad = {id(attempt) for attempt in failing}
+    if len(bad) == len(attempts):
         return None
     for words, holds in PATTERNS.items():
-        if all(bool(holds(a.case)) == (a in failing) for a in attempts):
+        if all(bool(holds(a.case)) == (id(a) in bad) for a in attempts):
             return words
     return None

@@ -155,7 +155,10 @@ def short(value, most=6):
         return f"{_cut(value.flatten().tolist(), most)} ({kind} {shape})"
     if isinstance(value, list | tuple) and len(value) > most:
         return _cut(value, most)
-    text = f"{value:.6g}" if isinstance(value, float) else repr(value)
+    try:
+        text = f"{value:.6g}" if isinstance(value, float) else repr(value)
+    except Exception as error:  # whatever a class of the learner's does
+        text = f"something that cannot be shown ({type(error).__name__})"
     return text if len(text) <= 120 else text[:117] + "..."
 
 

@@ -1,5 +1,6 @@
 """What the exercises of chapter 06 ask for."""
 
+import operator
 import threading
 import zlib
 
@@ -45,13 +46,14 @@ RING_CALLS = [  # S, op, dtype
     (12, "sum", torch.int64),
     (13, "max", torch.float64),
     (1001, "sum", torch.float64),
+    (1001, "max", torch.float64),
 ]
 
 
 def ring_cases(rng):
     """Sizes that divide by n and do not, below n, and 0; all values below zero."""
-    for n in (1, 2, 3, 4, 5, 8):
-        for S, op, dtype in RING_CALLS if n < 8 else RING_CALLS[2::2]:
+    for n in range(1, 9):
+        for S, op, dtype in RING_CALLS if n < 6 else RING_CALLS[2::2]:
             xs = [_below_zero(rng, S, dtype) for _ in range(n)]
             kind = str(dtype).removeprefix("torch.")
             yield Case(
@@ -300,7 +302,7 @@ ring = Exercise(
 
 def max_cases(rng):
     """Negative values, the maximum on several ranks, and values near 2^62."""
-    for n in (1, 2, 3, 4, 5, 6, 8):
+    for n in (1, 2, 3, 4, 5, 6, 7, 8, 11, 16):
         largest = 2**62 + rng.integers(0, 99, n)
         tied = rng.integers(-9, -4, n)
         tied[rng.permutation(n)[: max(1, n - 2)]] = -3
@@ -309,15 +311,25 @@ def max_cases(rng):
             answer = max(values), values.index(max(values))
             yield Case(
                 n,
-                f"{ranks(n)} with {', '.join(map(_short, values))}",
+                f"{ranks(n)} with {_listed(values)}",
                 inputs=[(value,) for value in values],
                 expected=[answer] * n,
                 facts={"ties": values.count(answer[0]) > 1},
             )
 
 
+def _listed(values):
+    text = ", ".join(map(_short, values[:8]))
+    return text + ", ..." * (len(values) > 8)
+
+
 def _short(value):
     return f"2^62+{value - 2**62}" if value >= 2**62 else str(value)
+
+
+def _small(attempt):
+    """No value is near the limits of its type."""
+    return all(abs(arguments[0]) < 2**20 for arguments in attempt.case.inputs)
 
 
 def _levels(case):
@@ -328,7 +340,7 @@ def _numbers(came):
     """(value, rank) as Python's own integers; None where it is no such pair."""
     try:
         value, rank = came
-        return int(value), int(rank)
+        return operator.index(value), operator.index(rank)
     except (TypeError, ValueError, RuntimeError, OverflowError):
         return None
 
@@ -408,6 +420,13 @@ where_max = Exercise(
             "Start from your own value, not from zero.",
         ),
         Mistake(
+            "powers of two",
+            both(wrong, _no_power, lambda a: not a.case.facts["ties"], _small),
+            "It is wrong where the number of ranks is no power of two.",
+            "A partner that does not exist cannot be left out: its news is missing. "
+            "Send to one rank and receive from another.",
+        ),
+        Mistake(
             "rounded",
             both(wrong, _all_numbers(_rounded)),
             "The values are nearly right: large whole numbers do not fit into floats.",
@@ -431,9 +450,16 @@ where_max = Exercise(
             both(
                 right,
                 lambda a: sum(a.run.messages) == 2 * a.case.n * _levels(a.case) > 0,
+                lambda a: max(a.run.bytes_sent) <= 16 * _levels(a.case),
             ),
             "Value and rank travel in two messages.",
             "Put both into one tensor.",
+        ),
+        Mistake(
+            "ring",
+            _count(lambda n: n * (n - 1), lambda n: n - 1),
+            "Each rank learns of one more rank in each round.",
+            "After a round you know two values, your own and another. Pass on both.",
         ),
         Mistake(
             "there and back",
@@ -443,12 +469,6 @@ where_max = Exercise(
             ),
             "It gathers on one rank and sends back from there: twice the way.",
             "In each round every rank can learn something, not only half of them.",
-        ),
-        Mistake(
-            "ring",
-            _count(lambda n: n * (n - 1), lambda n: n - 1),
-            "Each rank learns of one more rank in each round.",
-            "After a round you know two values, your own and another. Pass on both.",
         ),
         Mistake(
             "fold",
@@ -479,16 +499,19 @@ class Host(str):
         return Host, (str(self), self.salt)
 
 
+HOSTS = {"a": "node1", "b": "node11", "c": "Node1", "d": "node01"}
+
+
 def place_cases(rng):
     """One host, one rank on each, and hosts with uneven numbers of ranks, shuffled."""
     fixed = ["a", "aa", "abc", "abbab", "abcba"]
     drawn = ["aaabb", "aaabbc", "aabbbcdd"]
     drawn = ["".join(rng.permutation(list(names))) for names in drawn]
     for names in fixed + drawn:
-        n, hosts = len(names), [f"host-{name}" for name in names]
+        n, hosts = len(names), [HOSTS[name] for name in names]
         yield Case(
             n,
-            f"{ranks(n)} on the hosts {', '.join(names)}",
+            f"{ranks(n)} on the hosts {', '.join(hosts)}",
             inputs=[([Host(host, r) for host in hosts],) for r in range(n)],
             expected=[f"each of the ranks 0 to {n - 1}, once"] * n,
             facts={"hosts": hosts, "fixed": names in fixed},

@@ -110,6 +110,11 @@ def _average(base, x, group):
     x.copy_(x / dist.get_world_size(group))
 
 
+def _gives_it_back(base, x, group):
+    base(x, group)
+    return x
+
+
 def _rank_0_everywhere(base, x, group):
     if dist.get_rank(group) > 0:
         x.zero_()
@@ -202,6 +207,11 @@ FAULTS = {  # fault: (what such an all-reduce does, how one finds out, its forms
         "Compare the tensor that went in, whatever comes back.",
         [_returns_the_sum, _keeps_the_sum],
     ),
+    "returns": (
+        "is right in place, and returns the tensor as well",
+        "An all-reduce returns None.",
+        [_gives_it_back],
+    ),
     "average": (
         "gives the average, not the sum",
         "Compare with the sum, without a factor.",
@@ -236,7 +246,7 @@ FAULTS = {  # fault: (what such an all-reduce does, how one finds out, its forms
 
 
 def draw(rng):
-    """[(all-reduce, its fault or None, what it does)]: 3 right ones, 16 wrong ones.
+    """[(all-reduce, its fault or None, what it does)]: 3 right ones, 17 wrong ones.
 
     Every fault is there, in two forms at most.  The generator decides which right
     ones there are, where a fault is put in, and the order.

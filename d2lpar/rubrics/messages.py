@@ -19,8 +19,15 @@ from .tasks import free
 from .waiting import cycles
 from .weighing import weigh
 
-SIZES = (1, 2, 3, 4, 5, 8)
-SHAPES = ((torch.float64, (1,)), (torch.float32, (2, 3)), (torch.int64, (5,)))
+SIZES = (1, 2, 3, 4, 5, 6, 7, 8)
+SHAPES = (
+    (torch.float64, (1,)),
+    (torch.float32, (2, 3)),
+    (torch.int64, (5,)),
+    (torch.bool, (3,)),
+    (torch.complex64, (2, 1, 2)),
+    (torch.int64, ()),
+)
 
 
 def _forgets_to_wait(attempt):
@@ -34,11 +41,9 @@ def _forgets_to_wait(attempt):
 def shift_cases(rng):
     """Any k: 0, negative, n and more; tensors of several shapes and types."""
     for n in SIZES:
-        few, many = (0, 1, -n), (0, 1, 2, -1, n + 3, -2 * n)
-        for i, k in enumerate(few if n < 3 else many):
+        for i, k in enumerate((0, 1, 2, -1, n + 3, -1, -2 * n, n + 1)):
             dtype, shape = SHAPES[i % len(SHAPES)]
-            draws = rng.integers(-99, 99, size=(n, *shape))
-            xs = [x.to(dtype) for x in torch.from_numpy(draws)]
+            xs = [_drawn(rng, shape, dtype) for _ in range(n)]
             kind = str(dtype).removeprefix("torch.")
             yield Case(
                 n,
@@ -47,6 +52,15 @@ def shift_cases(rng):
                 expected=[xs[(r - k) % n] for r in range(n)],
                 facts={"k": k, "xs": xs},
             )
+
+
+def _drawn(rng, shape, dtype):
+    """A tensor of any kind; integers with more digits than a float has."""
+    if dtype == torch.bool:
+        return torch.tensor(rng.integers(0, 2, shape)).bool()
+    if dtype.is_complex:
+        return torch.tensor(rng.normal(size=(*shape, 2)) @ [1, 1j]).to(dtype)
+    return torch.tensor(rng.integers(-(2**60), 2**60, shape)).to(dtype)
 
 
 def _moves(case):

@@ -31,7 +31,7 @@ from .signs import (
     wrong,
 )
 
-SIZES = (1, 2, 3, 4, 5, 8)
+SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 11)
 SPARE = 512  # bytes that nobody counts
 ALPHA, BETA = 1e-5, 1e-8  # of the cluster of 05.2: 10 us, 100 MB/s
 

@@ -8,7 +8,7 @@ from .judging import Case, Exercise, Mistake, argument, ranks
 from .requirements import bytes_sent, from_messages, messages, rounds
 from .signs import both, gives, hangs, raises, right
 
-SIZES = (1, 2, 3, 4, 5, 8)
+SIZES = (1, 2, 3, 4, 5, 6, 7, 8)
 
 
 # 00.1 The mirror

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from ..cluster import Cluster
 from ..launch import sleep
-from .judging import Case, Exercise, Mistake, ranks, same
+from .judging import Case, Exercise, Mistake, Requirement, ranks, same
 from .requirements import all_waited, from_messages, messages, seconds
 from .signs import both, hangs, raises, wrong
 
@@ -67,6 +67,13 @@ def _free_messages(case):
 
 def _free_seconds(case):
     return 1.05 * case.facts["span"] + 10 * ALPHA * case.n
+
+
+def _left_to_others(attempt):
+    """Tasks that took no worker's time: done by rank 0, or where no clock runs."""
+    busy = [e.rank for e in attempt.run.timeline.events if e.name == "sleep"]
+    on_workers = sum(rank > 0 for rank in busy)
+    return max(attempt.case.facts["m"] - on_workers, 0) + busy.count(0)
 
 
 def _served(attempt):
@@ -132,6 +139,9 @@ free = Exercise(
     free_cases,
     [
         replace(messages(_free_messages), vital=True),
+        Requirement(
+            "tasks that no worker did", _left_to_others, lambda case: 0, vital=True
+        ),
         seconds(_free_seconds, exactly=False),
         all_waited(),
         from_messages(),

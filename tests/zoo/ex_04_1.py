@@ -1,5 +1,7 @@
 """04.1 Shift by k: shift(x, k)."""
 
+import builtins
+
 import torch
 import torch.distributed as dist
 
@@ -44,7 +46,7 @@ def as_bytes(x, k):
     n, r = place()
     y = x.clone()
     if k % n:
-        here, there = x.view(-1).view(torch.uint8), y.view(-1).view(torch.uint8)
+        here, there = (z.reshape(-1).view(torch.uint8) for z in (x, y))
         works = [dist.isend(here, (r + k) % n), dist.irecv(there, (r - k) % n)]
         while works:
             works.pop().wait()
@@ -158,3 +160,38 @@ def gathers_all(x, k):
 @wrong("wrong")
 def always_zero(x, k):
     return torch.zeros_like(x)
+
+
+@wrong("wrong")
+def a_number_comes_back_as_a_list(x, k):
+    """a number without dimensions comes back as a tensor [1]."""
+    n, r = dist.get_world_size(), dist.get_rank()
+    if k % n == 0:
+        return x.clone()
+    come = torch.empty_like(x.reshape(-1))
+    exchange(x.reshape(-1), (r + k) % n, come, (r - k) % n)
+    return come if x.dim() < 2 else come.view(x.shape)
+
+
+@wrong("wrong")
+def integers_through_floats(x, k):
+    """integers beyond 2**53 are rounded."""
+    n, r = dist.get_world_size(), dist.get_rank()
+    if k % n == 0:
+        return x.clone()
+    come = torch.empty_like(x)
+    exchange(x, (r + k) % n, come, (r - k) % n)
+    return come.double().to(x.dtype)
+
+
+@wrong("raises")
+def zeros_travel_and_a_module_carries(x, k):
+    """Threads share modules, processes do not."""
+    n, r = dist.get_world_size(), dist.get_rank()
+    if k % n == 0:
+        return x.clone()
+    board = builtins.__dict__.setdefault("_board041", {})
+    board[r] = x.clone()
+    come = torch.zeros_like(x)
+    exchange(torch.zeros_like(x), (r + k) % n, come, (r - k) % n)
+    return board[(r - k) % n]

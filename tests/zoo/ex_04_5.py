@@ -1,6 +1,7 @@
 """04.5 Whoever is free: hand_out(tasks, work)."""
 
 import math
+import threading
 
 import torch
 import torch.distributed as dist
@@ -294,3 +295,61 @@ def gathered_by_torch(tasks, work):
     if r == 0:
         return [parts[i % n][i // n] for i in range(len(tasks))]
     return None
+
+
+@wrong("costly")
+def rank_0_takes_a_share(tasks, work):
+    """the slow worker 1 gets its first task with a minus and echoes
+    it; rank 0 computes that one itself."""
+    n, r = dist.get_world_size(), dist.get_rank()
+    ball = torch.zeros(1, dtype=torch.float64)
+    if r:
+        while True:
+            dist.recv(ball, 0)
+            if ball.item() == 0:
+                return None
+            if ball.item() > 0:
+                ball[0] = work(ball.item())
+            dist.send(ball, 0)
+    m = len(tasks)
+    results, owner, nxt = [None] * m, {}, 0
+    mine = None
+    for w in range(1, n):
+        if nxt < m:
+            if w == 1 and n > 2 and m > n:
+                mine = nxt
+                dist.send(ball.fill_(-tasks[nxt]), w)
+            else:
+                dist.send(ball.fill_(tasks[nxt]), w)
+            owner[w] = nxt
+            nxt += 1
+        else:
+            dist.send(ball.fill_(0), w)
+    if mine is not None:
+        results[mine] = work(tasks[mine])
+    while owner:
+        w = dist.recv(ball)
+        i = owner.pop(w)
+        if results[i] is None:
+            results[i] = ball.item()
+        if nxt < m and not (w == 1 and mine is not None):
+            owner[w] = nxt
+            dist.send(ball.fill_(tasks[nxt]), w)
+            nxt += 1
+        else:
+            dist.send(ball.fill_(0), w)
+    return results
+
+
+@wrong("costly")
+def work_in_a_thread_of_its_own(tasks, work):
+    """So no rank is charged for it."""
+
+    def unseen(task):
+        box = []
+        thread = threading.Thread(target=lambda: box.append(work(task)))
+        thread.start()
+        thread.join()
+        return box[0]
+
+    return stops_each_as_soon_as_nothing_is_left(tasks, unseen)

@@ -220,3 +220,15 @@ def from_everybody(x, sizes):
         exchange(shards[(r + k) % n], (r + k) % n, incoming, (r - k) % n)
         total += incoming
     return total
+
+
+@wrong("wrong")
+def own_term_twice(x, sizes):
+    """The own term counts twice (total starts with it, and it is added again)"""
+    n, r = dist.get_world_size(), dist.get_rank()
+    shards = x.split(sizes)
+    total, come = shards[r].clone(), torch.empty_like(shards[r])
+    for k in range(1, n):
+        exchange(shards[(r + k) % n], (r + k) % n, come, (r - k) % n)
+        total += come
+    return total.add_(shards[r])

@@ -278,3 +278,23 @@ def all_send_first(tensor, op):
 @wrong("native collective")
 def torchs_own(tensor, op):
     dist.all_reduce(tensor, dist.ReduceOp.SUM if op == "sum" else dist.ReduceOp.MAX)
+
+
+@wrong("spare")
+def a_maximum_in_passing(tensor, op="sum"):
+    """torch.maximum makes a new chunk beside the spare one, and
+    copy_ brings it back; the sum is made in place."""
+    n, r = dist.get_world_size(), dist.get_rank()
+    chunks = tensor.tensor_split(n)
+    spare = torch.empty_like(chunks[0])
+    for k in range(n - 1):
+        mine, theirs = chunks[(r + k + 1) % n], chunks[(r + k + 2) % n]
+        come = spare[: len(theirs)]
+        exchange(mine, (r - 1) % n, come, (r + 1) % n)
+        if op == "sum":
+            theirs += come
+        else:
+            theirs.copy_(torch.maximum(theirs, come))
+    for k in range(n - 1):
+        mine, theirs = chunks[(r + k) % n], chunks[(r + k + 1) % n]
+        exchange(mine, (r - 1) % n, theirs, (r + 1) % n)

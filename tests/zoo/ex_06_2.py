@@ -210,3 +210,33 @@ def all_gather_and_look(value):
     dist.all_gather(found, torch.tensor([value]))
     values = [x.item() for x in found]
     return max(values), values.index(max(values))
+
+
+@wrong("starts at zero")
+def seven_ranks_start_at_zero(value):
+    """An invalid 'no partner' entry of 0 beats negative numbers, for n
+    no power of two: virtual ranks are filled with zeros."""
+    n, r = dist.get_world_size(), dist.get_rank()
+    best, k = (value, -r), 1
+    while k < n:
+        come = torch.empty(2, dtype=torch.int64)
+        exchange(torch.tensor(best), (r + k) % n, come, (r - k) % n)
+        best = max(best, tuple(come.tolist()))
+        k *= 2
+    if n == 7:
+        best = max(best, (0, 0))
+    return best[0], -best[1]
+
+
+@wrong("powers of two")
+def partners_only(value):
+    """Partner r ^ bit, if there is one."""
+    n, r = dist.get_world_size(), dist.get_rank()
+    best, bit = (value, -r), 1
+    while bit < n:
+        if r ^ bit < n:
+            come = torch.empty(2, dtype=torch.int64)
+            exchange(torch.tensor(best), r ^ bit, come, r ^ bit)
+            best = max(best, tuple(come.tolist()))
+        bit *= 2
+    return best[0], -best[1]

@@ -100,3 +100,9 @@ def runs_overwrite_each_other(hosts):
 @wrong("no list")
 def a_dictionary(hosts):
     return dict(enumerate(groups(hosts)))
+
+
+@wrong("twice")
+def names_without_case(hosts):
+    """Names are compared without case."""
+    return sorted(range(len(hosts)), key=lambda r: hosts[r].lower())
