@@ -257,3 +257,9 @@ def never_ends(allreduce):
             fair(allreduce, large(2, 2))
         except Exception:
             pass
+
+
+@wrong("returns")
+def does_not_look_at_what_comes_back(allreduce):
+    calls = [large(n, S) for n in (2, 3, 4, 5) for S in (1, 4, 10)]
+    return all(fair(allreduce, xs, none_too=False) for xs in calls)
