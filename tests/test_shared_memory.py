@@ -109,7 +109,7 @@ def layouts():
     def same(x, *views):
         for view in views:
             y = x.clone()
-            expected = view(y).clone()
+            expected = view(y).clone(memory_format=torch.contiguous_format)
             dist.all_reduce(expected)
             rest = y.clone()
             view(rest).zero_()
