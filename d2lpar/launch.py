@@ -78,14 +78,7 @@ def run(
     payload = _packed(fn, args, kwargs)
     with _progress() as progress:
         outcome = world.launch(payload, timeout, seed, buffered, progress)
-    result = _as_run(outcome, world)
-    if outcome.failure is None and result.clock == "measured":
-        outcome.failure = _silent_mismatch(outcome)  # "sim" has seen to it
-    world.show(result, outcome)
-    if outcome.failure is not None:
-        outcome.failure.run = result
-        raise outcome.failure
-    return result
+    return _finished(outcome, world)
 
 
 def device():
@@ -201,6 +194,18 @@ def _from(variable, check):
         raise ValueError(f"environment variable {variable}: {error}") from None
 
 
+def _finished(outcome, world):
+    """The Run, with what was printed shown; or the failure is raised, with the Run."""
+    result = _as_run(outcome, world)
+    if outcome.failure is None and result.clock == "measured":
+        outcome.failure = _silent_mismatch(outcome)  # "sim" has seen to it
+    world.show(result, outcome)
+    if outcome.failure is not None:
+        outcome.failure.run = result
+        raise outcome.failure
+    return result
+
+
 def _as_run(outcome, world):
     reports = outcome.reports
     ledger = Ledger([report.entries for report in reports])
@@ -222,7 +227,7 @@ def _as_run(outcome, world):
         timeline=Timeline(events, world.world_size, clock=clock),
         bytes_sent=ledger.bytes_sent(),
         messages=ledger.messages(),
-        count_rounds=ledger.rounds,
+        ledger=ledger,
         traffic=ledger.traffic(),
         peak_memory=None if None in memory else memory,
         cluster=world.cluster if sim else None,

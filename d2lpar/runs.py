@@ -1,6 +1,5 @@
 """What a run leaves behind, and several runs side by side in one table."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
@@ -34,6 +33,7 @@ class Run:
     timeline      all events; None where nothing was recorded
     bytes_sent    payload bytes per rank; messages, their number per rank
     rounds        longest chain of messages, one in and one out per rank at a time
+    unwaited      sends and receives that were started and that nobody waited for
     traffic       [n, n] bytes from row to column
     peak_memory   most bytes of tensors alive at once, per rank; None if unknown
     cluster       the simulated Cluster, None in the other worlds
@@ -50,7 +50,7 @@ class Run:
     timeline: Timeline
     bytes_sent: list
     messages: list
-    count_rounds: Callable[[], int]
+    ledger: object
     traffic: ndarray
     peak_memory: list | None
     cluster: Cluster | None
@@ -58,7 +58,12 @@ class Run:
     @cached_property
     def rounds(self):
         """Counted when first asked for: a run of many messages takes a while."""
-        return self.count_rounds()
+        return self.ledger.rounds()
+
+    @cached_property
+    def unwaited(self):
+        """Counted from the record, as `rounds` are."""
+        return self.ledger.unwaited()
 
     @property
     def world(self):

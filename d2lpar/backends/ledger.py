@@ -64,6 +64,14 @@ class Ledger:
         """
         return _Replay(self.entries).rounds
 
+    def unwaited(self):
+        """Sends and receives that were started and that nobody waited for."""
+        ends = 0
+        for entries in self.entries:
+            started = {entry[1] for entry in entries if entry[0] in ("send", "recv")}
+            ends += len(started - {entry[1] for entry in entries if entry[0] == "wait"})
+        return ends
+
     def mismatch(self):
         """The statuses of two ranks whose calls do not fit together, or None."""
         return self._unlike_messages() or self._unlike_collectives()

@@ -12,7 +12,6 @@ from .requirements import (
     messages,
     rounds,
     untouched,
-    unwaited,
 )
 from .signs import both, gives, hangs, raises, right
 from .tasks import free
@@ -32,7 +31,7 @@ SHAPES = (
 
 def _forgets_to_wait(attempt):
     """It ended, and some message was started for which nobody waited."""
-    return attempt.error is None and unwaited(attempt.run) > 0
+    return attempt.error is None and attempt.run.unwaited > 0
 
 
 # 04.1 Shift by k

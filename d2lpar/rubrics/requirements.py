@@ -79,14 +79,5 @@ def collectives(run):
 def all_waited():
     """Every message that was started was waited for, by both of its ends."""
     return Requirement(
-        "messages not waited for", lambda a: unwaited(a.run), lambda case: 0
+        "messages not waited for", lambda a: a.run.unwaited, lambda case: 0
     )
-
-
-def unwaited(run):
-    """How many sends and receives of a Run nobody has waited for."""
-    ends = 0
-    for entries in run.count_rounds.__self__.entries:  # of the ledger that counts
-        started = {entry[1] for entry in entries if entry[0] in ("send", "recv")}
-        ends += len(started - {entry[1] for entry in entries if entry[0] == "wait"})
-    return ends
