@@ -217,6 +217,9 @@ def _usual_mistake(attempts, failing):
         return Mistake("hangs", None, "Ranks wait for each other; see who, above.")
     if first.error is not None:
         return Mistake("error", None, str(first.error).split("\n")[0])
+    if first.right and first.run.unwaited:
+        text = "It starts a message and never waits for it."
+        return Mistake("no wait", None, text)
     where = _pattern(attempts, failing)
     if where:
         return Mistake("pattern", None, f"It fails exactly where {where}.")
