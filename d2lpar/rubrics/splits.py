@@ -82,6 +82,11 @@ def _numbers(rng, *shape):
     return torch.from_numpy(rng.uniform(1, 9, size=shape))
 
 
+def _digits(rng, *shape):
+    """Whole numbers from 1 to 9, so that a report is easy to read."""
+    return torch.from_numpy(rng.integers(1, 10, size=shape)).double()
+
+
 def _devices(n):
     return f"{n} device{'s' * (n != 1)}"
 
@@ -89,6 +94,14 @@ def _devices(n):
 def _wire(attempt):
     """The wire is the last argument."""
     return attempt.args[0][-1]
+
+
+class _PerDevice(Requirement):
+    """A requirement with a figure for each device."""
+
+    def texts(self, attempt):
+        measured, allowed = super().texts(attempt)
+        return measured.replace("(rank ", "(device "), allowed
 
 
 def _deaf(attempt):
@@ -272,7 +285,7 @@ SHAPES = ((2, 6, 6), (3, 7, 5))  # N, D, O
 def grid_cases(rng):
     """Device (i, j) of a x b has block i of x, block ij of w, block j of dy."""
     for (a, b), (N, D, O) in product(GRIDS, SHAPES):  # noqa: E741
-        x, w, dy = _numbers(rng, N, D), _numbers(rng, D, O), _numbers(rng, N, O)
+        x, w, dy = (_digits(rng, *shape) for shape in ((N, D), (D, O), (N, O)))
         xs, dys = x.tensor_split(a, dim=1), dy.tensor_split(b, dim=1)
         ws = [row.tensor_split(b, dim=1) for row in w.tensor_split(a)]
         ys, dxs = (x @ w).tensor_split(b, dim=1), (dy @ w.T).tensor_split(a, dim=1)
@@ -282,11 +295,11 @@ def grid_cases(rng):
             [put(ws[i][j], d) for d, (i, j) in enumerate(places)],
             [put(dys[j], d) for d, (_, j) in enumerate(places)],
         )
-        truth = {
-            "y": [ys[j].tolist() for _, j in places],
-            "dx": [dxs[i].tolist() for i, _ in places],
-            "dw": [(xs[i].T @ dys[j]).tolist() for i, j in places],
-        }
+        truth = _Lists(
+            y=[ys[j].tolist() for _, j in places],
+            dx=[dxs[i].tolist() for i, _ in places],
+            dw=[(xs[i].T @ dys[j]).tolist() for i, j in places],
+        )
         added = [(ys[j].numel(), dxs[i].numel()) for i, j in places]
         yield Case(
             1,
@@ -306,13 +319,31 @@ def grid_cases(rng):
         )
 
 
+class _Lists(dict):
+    """y, dx and dw, a list per device; shows the first entry that is wrong."""
+
+    shown = ("y", 0)
+
+    def __repr__(self):
+        name, d = self.shown
+        return f"{name} of device {d}: {self[name][d]}"
+
+
 def _three_lists(attempt, rank):
-    """{"y", "dx", "dw"}: a list per device; what came, where it is something else."""
+    """The three lists that came, or what came in their place."""
+    truth = attempt.case.expected[0]
     try:
-        lists = dict(zip(("y", "dx", "dw"), attempt.values[rank], strict=True))
-        return {name: [x.tolist() for x in some] for name, some in lists.items()}
+        lists = dict(zip(truth, attempt.values[rank], strict=True))
+        came = _Lists({k: [x.tolist() for x in some] for k, some in lists.items()})
+        for name, wanted in truth.items():
+            pairs = zip(came[name], wanted, strict=True)
+            bad = [d for d, pair in enumerate(pairs) if not same(*pair)]
+            if bad:
+                came.shown = truth.shown = (name, bad[0])
+                break
     except (TypeError, ValueError, AttributeError):
         return attempt.values[rank]
+    return came
 
 
 def _grid_limit(case):
@@ -395,7 +426,7 @@ grid = Exercise(
     "A product on a grid",
     grid_cases,
     [
-        Requirement(
+        _PerDevice(
             "elements sent by a device",
             lambda a: _wire(a).elements(len(a.case.facts["added"])),
             _grid_limit,
