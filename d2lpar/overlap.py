@@ -70,6 +70,11 @@ def broadcast_state(tensors, group=None):
             x.detach().copy_(new.view_as(x))
 
 
+def begin_allreduce(tensor, group=None):
+    """The sum over ranks is on its way into `tensor`: wait for the Work."""
+    return dist.all_reduce(tensor, group=group, async_op=True)
+
+
 # One piece of memory, and the gradients are views of it.  A flag behind them says
 # whether a rank had that gradient; flags are added up with the rest.
 #
@@ -97,17 +102,18 @@ class Bucket:
         p.grad = view  # the tensor that autograd made is free
         self.missing.discard(i)
 
-    def send(self, group):
+    def send(self, allreduce, group):
         """The sum over ranks is on its way; what is missing here counts as zero."""
         self.flags.fill_(1)
         for i in self.missing:
             self.views[i].zero_()
             self.flags[i] = 0
-        self.work = dist.all_reduce(self.flat, group=group, async_op=True)
+        self.work = allreduce(self.flat, group)
 
     def receive(self):
         """The sum is here.  A gradient that no rank has is None, as on one device."""
-        self.work.wait()
+        if self.work is not None:
+            self.work.wait()
         for i in self.missing:
             self.weights[i].grad = self.views[i] if self.flags[i] != 0 else None
         self.missing, self.work = set(range(len(self.weights))), None
@@ -119,12 +125,22 @@ class NaiveDDP(nn.Module):
     Every rank starts with the parameters and buffers of the group's first, and
     in training begins each forward pass with its buffers.  Ranks may use other
     parameters.  ValueError, TypeError: a model that cannot be trained like this.
+
+    allreduce    begins a sum in place and returns a Work to wait for; or does
+                 it at once and returns None, as those of `d2lpar.allreduce`
     """
 
-    def __init__(self, model, group=None, bucket_bytes=0, broadcast_buffers=True):
+    def __init__(
+        self,
+        model,
+        group=None,
+        bucket_bytes=0,
+        broadcast_buffers=True,
+        allreduce=begin_allreduce,
+    ):
         super().__init__()
         self.names = _names_of_trained(model)
-        self.module, self.group = model, group
+        self.module, self.group, self.allreduce = model, group, allreduce
         self.scale = 1 / dist.get_world_size(group)
         self.synchronised, self.broadcast_buffers = True, broadcast_buffers
         broadcast_state([*model.parameters(), *model.buffers()], group)
@@ -156,7 +172,7 @@ class NaiveDDP(nn.Module):
                 if bucket.weights[i].grad is not None:
                     bucket.put(i, self.scale)
         for bucket in self.buckets[self.begun :]:
-            bucket.send(self.group)
+            bucket.send(self.allreduce, self.group)
         self.begun = 0
         for k, bucket in enumerate(self.buckets):
             bucket.receive()
@@ -179,17 +195,15 @@ class NaiveDDP(nn.Module):
 class FlatDDP(NaiveDDP):
     """The same with one all-reduce for all gradients of a dtype."""
 
-    def __init__(self, model, group=None, broadcast_buffers=True):
-        super().__init__(model, group, math.inf, broadcast_buffers)
+    def __init__(self, model, group=None, **options):
+        super().__init__(model, group, math.inf, **options)
 
 
 class BucketedDDP(NaiveDDP):
     """The same with an all-reduce for every `bucket_bytes` of gradients."""
 
-    def __init__(
-        self, model, group=None, bucket_bytes=BUCKET_BYTES, broadcast_buffers=True
-    ):
-        super().__init__(model, group, bucket_bytes, broadcast_buffers)
+    def __init__(self, model, group=None, bucket_bytes=BUCKET_BYTES, **options):
+        super().__init__(model, group, bucket_bytes, **options)
 
 
 # All ranks begin the buckets in the order of the plan, whatever fills up first.
@@ -200,10 +214,8 @@ class BucketedDDP(NaiveDDP):
 class OverlappedDDP(BucketedDDP):
     """The same, and a full bucket travels while backward goes on."""
 
-    def __init__(
-        self, model, group=None, bucket_bytes=BUCKET_BYTES, broadcast_buffers=True
-    ):
-        super().__init__(model, group, bucket_bytes, broadcast_buffers)
+    def __init__(self, model, group=None, bucket_bytes=BUCKET_BYTES, **options):
+        super().__init__(model, group, bucket_bytes, **options)
         arrived = weakref.WeakMethod(self._arrived)  # else it would never be freed
         for k, bucket in enumerate(self.buckets):
             for i, p in enumerate(bucket.weights):
@@ -222,7 +234,7 @@ class OverlappedDDP(BucketedDDP):
             )
         bucket.put(i, self.scale)
         while self.begun < len(self.buckets) and not self.buckets[self.begun].missing:
-            self.buckets[self.begun].send(self.group)
+            self.buckets[self.begun].send(self.allreduce, self.group)
             self.begun += 1
 
 

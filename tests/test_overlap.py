@@ -13,6 +13,7 @@ from torch import nn
 
 import d2lpar
 from d2lpar import costs, overlap
+from d2lpar.allreduce import ring_allreduce
 from d2lpar.overlap import (
     BucketedDDP,
     FlatDDP,
@@ -21,6 +22,7 @@ from d2lpar.overlap import (
     broadcast_state,
     plan_buckets,
 )
+from d2lpar.shared_memory import shared_memory_allreduce
 
 SMALL = 500  # bytes: a few buckets for the models below
 ALL = {
@@ -30,6 +32,9 @@ ALL = {
     "overlapped": functools.partial(OverlappedDDP, bucket_bytes=SMALL),
     "one by one": functools.partial(OverlappedDDP, bucket_bytes=0),
     "usual buckets": OverlappedDDP,
+    "own ring": functools.partial(
+        OverlappedDDP, bucket_bytes=SMALL, allreduce=ring_allreduce
+    ),
 }
 OPTIMIZERS = {
     "sgd": functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9, weight_decay=0.01),
@@ -140,6 +145,19 @@ def test_three_steps_equal_one_device_on_processes(kind, optimizer):
     truth = serial(optimizer, 10)
     run = d2lpar.run(parallel, kind, optimizer, 10, world_size=3, backend="gloo")
     assert_same(run.results, truth)
+
+
+def through_shared_memory():
+    make = functools.partial(BucketedDDP, allreduce=shared_memory_allreduce)
+    ALL["shared memory"] = make
+    return parallel("shared memory", "sgd", 10)
+
+
+def test_the_all_reduce_is_an_argument():
+    run = d2lpar.run(through_shared_memory, world_size=2, backend="gloo")
+    assert_same(run.results, serial("sgd", 10))
+    start, *_ = run.messages
+    assert start < 10  # the state and the board; the gradients are not sent
 
 
 @EACH
