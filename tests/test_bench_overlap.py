@@ -1,4 +1,6 @@
-"""`d2lpar.bench_overlap`: all rivals train alike, and have figures of the right form."""
+"""`d2lpar.bench_overlap`: all rivals train alike, and have the right figures."""
+
+import io
 
 import pytest
 from rich.console import Console
@@ -55,7 +57,7 @@ def test_the_table_has_a_row_for_each():
         for width in (256, 512)
         for name in bench_overlap.rivals()
     ]
-    console = Console(width=79, record=True, quiet=True)
+    console = Console(width=79, record=True, file=io.StringIO())
     for table in bench_overlap.tables({"ddp": rows}):
         console.print(table)
     text = console.export_text()
