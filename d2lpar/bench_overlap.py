@@ -2,7 +2,7 @@
 
 Each rival has a copy of the same model and optimizer and the same share of the data.
 They take turns in one run, and a step is the whole of it: gradients cleared, forward,
-backward, all-reduce, update.  Afterwards all copies have the same gradients and weights.
+backward, all-reduce, update.  Afterwards all copies have the same weights.
 """
 
 import copy

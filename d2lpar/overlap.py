@@ -27,10 +27,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-BUCKET_BYTES = 25 * 2**20  # as torch has it
+USUAL = 25 * 2**20  # bytes of a bucket, as in torch
 
 
-# Backward makes the last layer's gradients first, so the buckets fill from the end.
+# Backward makes the last layer's gradients first: buckets fill from the end.
 #
 #     forward    w0 b0   w1 b1   w2 b2
 #     backward                   b2 w2  ->  bucket 0
@@ -70,126 +70,139 @@ def broadcast_state(tensors, group=None):
             x.detach().copy_(new.view_as(x))
 
 
+# One piece of memory, and the gradients are views of it.  A flag behind them
+# says whether a rank had that gradient; flags are added up with the rest.
+#
+#     flat    w2 w2 w2 w2 b2 b2 | 1 1
+#     views   [2, 2]      [2]     flags
+class Bucket:
+    """The gradients of some parameters, which travel together.
+
+    `missing` are the parameters, by number, whose gradient is not in yet.
+    """
+
+    def __init__(self, weights):
+        sizes = [p.numel() for p in weights]
+        self.weights, self.missing = weights, set(range(len(weights)))
+        self.flat = weights[0].detach().new_zeros(sum(sizes) + len(weights))
+        *pieces, self.flags = self.flat.split([*sizes, len(weights)])
+        pairs = zip(pieces, weights, strict=True)
+        self.views = [piece.view(p.shape) for piece, p in pairs]
+        self.work = None  # of the all-reduce, while it is on its way
+
+
+def put_gradient(bucket, i, scale):
+    """The gradient of parameter i, times `scale`, is in its bucket."""
+    p, view = bucket.weights[i], bucket.views[i]
+    if p.grad.layout is not torch.strided:
+        raise TypeError(
+            f"A bucket holds dense gradients, and one is {p.grad.layout}: "
+            "make the embedding with sparse=False."
+        )
+    torch.mul(p.grad, scale, out=view)
+    p.grad = view  # the tensor that autograd made is free
+    bucket.missing.discard(i)
+
+
+def send_bucket(bucket, allreduce, group=None):
+    """Its sum over ranks is on its way; a gradient missing here is zero."""
+    bucket.flags.fill_(1)
+    for i in bucket.missing:
+        bucket.views[i].zero_()
+        bucket.flags[i] = 0
+    bucket.work = allreduce(bucket.flat, group)
+
+
+def receive_bucket(bucket):
+    """Its sum is here; a gradient that no rank had is None."""
+    if bucket.work is not None:
+        bucket.work.wait()
+    for i in bucket.missing:
+        anywhere = bucket.flags[i] != 0
+        bucket.weights[i].grad = bucket.views[i] if anywhere else None
+    bucket.missing, bucket.work = set(range(len(bucket.weights))), None
+
+
 def begin_allreduce(tensor, group=None):
     """The sum over ranks is on its way into `tensor`: wait for the Work."""
     return dist.all_reduce(tensor, group=group, async_op=True)
 
 
-# One piece of memory, and the gradients are views of it.  A flag behind them says
-# whether a rank had that gradient; flags are added up with the rest.
-#
-#     flat    w2 w2 w2 w2 b2 b2 | 1 1
-#     views   [2, 2]      [2]     flags
-class Bucket:
-    """The gradients of some parameters, which travel together."""
+class Replica(nn.Module):
+    """A model that begins with the state of the group's first rank.
 
-    def __init__(self, weights):
-        sizes = [p.numel() for p in weights]
-        self.weights, self.missing, self.work = weights, set(range(len(weights))), None
-        self.flat = weights[0].detach().new_zeros(sum(sizes) + len(weights))
-        *pieces, self.flags = self.flat.split([*sizes, len(weights)])
-        self.views = [x.view(p.shape) for x, p in zip(pieces, weights, strict=True)]
-
-    def put(self, i, scale):
-        """The gradient of parameter i is in the bucket, times `scale`."""
-        p, view = self.weights[i], self.views[i]
-        if p.grad.layout is not torch.strided:
-            raise TypeError(
-                f"A bucket holds dense gradients, and one is {p.grad.layout}: "
-                "make the embedding with sparse=False."
-            )
-        torch.mul(p.grad, scale, out=view)
-        p.grad = view  # the tensor that autograd made is free
-        self.missing.discard(i)
-
-    def send(self, allreduce, group):
-        """The sum over ranks is on its way; what is missing here counts as zero."""
-        self.flags.fill_(1)
-        for i in self.missing:
-            self.views[i].zero_()
-            self.flags[i] = 0
-        self.work = allreduce(self.flat, group)
-
-    def receive(self):
-        """The sum is here.  A gradient that no rank has is None, as on one device."""
-        if self.work is not None:
-            self.work.wait()
-        for i in self.missing:
-            self.weights[i].grad = self.views[i] if self.flags[i] != 0 else None
-        self.missing, self.work = set(range(len(self.weights))), None
-
-
-class NaiveDDP(nn.Module):
-    """A model whose gradients `finish` averages, one all-reduce a parameter.
-
-    Every rank starts with the parameters and buffers of the group's first, and
-    in training begins each forward pass with its buffers.  Ranks may use other
-    parameters.  ValueError, TypeError: a model that cannot be trained like this.
-
-    allreduce    begins a sum in place and returns a Work to wait for; or does
-                 it at once and returns None, as those of `d2lpar.allreduce`
+    In training, so does every forward pass as far as buffers are concerned.
+    ValueError, TypeError: a model that cannot be trained.
     """
 
     def __init__(
         self,
         model,
         group=None,
-        bucket_bytes=0,
         broadcast_buffers=True,
         allreduce=begin_allreduce,
     ):
         super().__init__()
         self.names = _names_of_trained(model)
         self.module, self.group, self.allreduce = model, group, allreduce
-        self.scale = 1 / dist.get_world_size(group)
         self.synchronised, self.broadcast_buffers = True, broadcast_buffers
         broadcast_state([*model.parameters(), *model.buffers()], group)
-        plan = plan_buckets(self.names, bucket_bytes)
-        self.buckets = [Bucket(weights) for weights in plan]
-        self.begun = 0  # buckets that are on their way
 
     def forward(self, *args, **kwargs):
-        """What the model returns."""
-        if torch.is_grad_enabled() and any(self._has_some(b) for b in self.buckets):
-            raise RuntimeError(
-                "This is a forward pass, and the gradients of the last backward are "
-                "still on their way: call finish() after backward."
-            )
-        if self.broadcast_buffers and self.synchronised and self.training:
+        if self.training and self.synchronised and self.broadcast_buffers:
             broadcast_state(self.module.buffers(), self.group)
         return self.module(*args, **kwargs)
 
+
+class NaiveDDP(Replica):
+    """Its `finish` averages the gradients, an all-reduce for each parameter.
+
+    Ranks may use other parameters.  `allreduce` begins a sum and returns its
+    Work, or has done it and returns None, as those of `d2lpar.allreduce`.
+    """
+
+    def __init__(self, model, group=None, bucket_bytes=0, **options):
+        super().__init__(model, group, **options)
+        plan = plan_buckets(self.names, bucket_bytes)
+        self.buckets = [Bucket(weights) for weights in plan]
+        self.begun = 0  # how many are on their way
+        self.scale = 1 / dist.get_world_size(group)
+
     def finish(self, then=None):
-        """The gradients are the mean over ranks; call it once, after backward.
+        """The gradients are the mean over ranks: call it after backward.
 
-        `then(k)` is called as soon as those of `buckets[k]` are there, while
-        later buckets still travel.  Inside `no_sync` nothing happens.
+        `then(k)` is called as soon as those of `buckets[k]` are there.
         """
-        if not self.synchronised:
-            return
-        for bucket in self.buckets:
-            for i in sorted(bucket.missing):
-                if bucket.weights[i].grad is not None:
-                    bucket.put(i, self.scale)
-        for bucket in self.buckets[self.begun :]:
-            bucket.send(self.allreduce, self.group)
-        self.begun = 0
-        for k, bucket in enumerate(self.buckets):
-            bucket.receive()
-            if then is not None:
-                then(k)
+        if self.synchronised:
+            _average(self, then)
 
-    @contextlib.contextmanager
     def no_sync(self):
         """Inside, gradients add up on this rank, and nothing is sent."""
-        before, self.synchronised = self.synchronised, False
-        try:
-            yield
-        finally:
-            self.synchronised = before
+        return _no_sync(self)
 
-    def _has_some(self, bucket):
-        return len(bucket.missing) < len(bucket.weights)
+
+def _average(ddp, then):
+    """Send what is not on its way yet, and receive it all."""
+    for bucket in ddp.buckets:
+        for i in sorted(bucket.missing):
+            if bucket.weights[i].grad is not None:
+                put_gradient(bucket, i, ddp.scale)
+    for bucket in ddp.buckets[ddp.begun :]:
+        send_bucket(bucket, ddp.allreduce, ddp.group)
+    ddp.begun = 0
+    for k, bucket in enumerate(ddp.buckets):
+        receive_bucket(bucket)
+        if then is not None:
+            then(k)  # while later buckets still travel
+
+
+@contextlib.contextmanager
+def _no_sync(ddp):
+    before, ddp.synchronised = ddp.synchronised, False
+    try:
+        yield
+    finally:
+        ddp.synchronised = before
 
 
 class FlatDDP(NaiveDDP):
@@ -202,55 +215,50 @@ class FlatDDP(NaiveDDP):
 class BucketedDDP(NaiveDDP):
     """The same with an all-reduce for every `bucket_bytes` of gradients."""
 
-    def __init__(self, model, group=None, bucket_bytes=BUCKET_BYTES, **options):
+    def __init__(self, model, group=None, bucket_bytes=USUAL, **options):
         super().__init__(model, group, bucket_bytes, **options)
 
 
-# All ranks begin the buckets in the order of the plan, whatever fills up first.
+# All ranks begin buckets in the order of the plan, whatever fills up first.
 #
 #     backward   b2 w2 | b1 w1 | b0 w0 |
 #     network          | bucket 0 | bucket 1 | bucket 2 |
-#     finish                    waits for 0, 1 and 2
+#     finish                            waits for all three
 class OverlappedDDP(BucketedDDP):
     """The same, and a full bucket travels while backward goes on."""
 
-    def __init__(self, model, group=None, bucket_bytes=BUCKET_BYTES, **options):
+    def __init__(self, model, group=None, bucket_bytes=USUAL, **options):
         super().__init__(model, group, bucket_bytes, **options)
-        arrived = weakref.WeakMethod(self._arrived)  # else it would never be freed
+        weak = weakref.ref(self)  # a hook must not keep the module alive
         for k, bucket in enumerate(self.buckets):
             for i, p in enumerate(bucket.weights):
-                hook = functools.partial(_call, arrived, k, i)
+                hook = functools.partial(_arrived, weak, k, i)
                 p.register_post_accumulate_grad_hook(hook)
 
-    def _arrived(self, k, i, p):
-        """The gradient of `p` is complete: it goes to place i of bucket k."""
-        if not self.synchronised:
-            return
-        bucket = self.buckets[k]
-        if i not in bucket.missing:
-            raise RuntimeError(
-                f"{self.names[p]} has got a second gradient before finish(): call "
-                "finish() after each backward, or all but the last inside no_sync()."
-            )
-        bucket.put(i, self.scale)
-        while self.begun < len(self.buckets) and not self.buckets[self.begun].missing:
-            self.buckets[self.begun].send(self.allreduce, self.group)
-            self.begun += 1
 
-
-def _call(method, *args):
-    """Call it, unless its object is gone."""
-    alive = method()
-    if alive is not None:
-        alive(*args)
+def _arrived(weak, k, i, p):
+    """Autograd has completed the gradient of `p`: place i of bucket k."""
+    ddp = weak()
+    if ddp is None or not ddp.synchronised:
+        return
+    if i not in ddp.buckets[k].missing:
+        raise RuntimeError(
+            f"{ddp.names[p]} has got a second gradient before finish(): call "
+            "finish() after each backward, or all but the last in no_sync()."
+        )
+    put_gradient(ddp.buckets[k], i, ddp.scale)
+    while ddp.begun < len(ddp.buckets) and not ddp.buckets[ddp.begun].missing:
+        send_bucket(ddp.buckets[ddp.begun], ddp.allreduce, ddp.group)
+        ddp.begun += 1
 
 
 def _names_of_trained(model):
-    """{parameter: name} of those that have gradients; a tied one stands there once."""
-    if not isinstance(model, nn.Module) or isinstance(model, NaiveDDP):
+    """{parameter: name} of those with gradients; a tied one is there once."""
+    if not isinstance(model, nn.Module) or isinstance(model, Replica):
         kind = type(model).__name__
-        raise TypeError(f"A DDP wraps a model, a torch.nn.Module, not a {kind}.")
-    names = {p: name for name, p in model.named_parameters() if p.requires_grad}
+        raise TypeError(f"A DDP wraps a torch.nn.Module, not a {kind}.")
+    every = model.named_parameters()
+    names = {p: name for name, p in every if p.requires_grad}
     if not names:
         raise ValueError("No parameter of this model requires a gradient.")
     return names
