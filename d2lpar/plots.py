@@ -181,9 +181,10 @@ def _bars(rows):
 def _draw_bars(ax, bars, scale, thin):
     from matplotlib.collections import PolyCollection
 
-    gap = 0.7 * _per_point(ax)[0]  # between neighbours, where bars have no edges
+    point = _per_point(ax)[0]
+    gap = 0.7 * point  # between neighbours, where bars have no edges
     for kind in KINDS:
-        boxes = []
+        boxes, edges = [], []
         for event, top, height in bars.values():
             if event.kind == kind:
                 a, b = event.start * scale, event.stop * scale
@@ -195,7 +196,9 @@ def _draw_bars(ax, bars, scale, thin):
                 else:
                     c, d = top + 0.06 * height, top + 0.94 * height
                     boxes.append([(a, c), (b, c), (b, d), (a, d)])
-        ax.add_collection(PolyCollection(boxes, **_style(kind, thin)))
+                    edges.append(0.5 if b - a > 3 * point else 0)  # else all white
+        style = _style(kind, thin)
+        ax.add_collection(PolyCollection(boxes, **(style | {"linewidths": edges or 0})))
 
 
 def _draw_exposed(ax, timeline, rows, scale):
@@ -237,7 +240,7 @@ def _draw_labels(ax, bars, scale, write):
 
 def _wide(text):
     """Points that a label takes across, and a little more."""
-    return len(text) * FONT * 0.64 + 2
+    return sum(1.0 if letter in "mwMW" else 0.64 for letter in text) * FONT + 2
 
 
 def _peer(event):
