@@ -39,9 +39,10 @@ launch
 backends
 ship
 runs
+schedule
 plots
 timeline
-cluster schedule data
+cluster data
 errors
 """
 HEIGHT = {

@@ -205,6 +205,8 @@ def same(came, wanted):
 def _same_tensors(came, wanted):
     if came.shape != wanted.shape or came.dtype != wanted.dtype:
         return False
+    if torch.equal(came, wanted):
+        return True  # most often, and many times faster
     return all(map(close, came.flatten().tolist(), wanted.flatten().tolist()))
 
 
