@@ -315,7 +315,9 @@ def add_hooks(model, i):
     module, flats = model.units[i]
     is_last = i == len(model.units) - 1  # the model itself
 
-    def before_forward(_, inputs):  # in backward, where activations are recomputed
+    def before_forward(_, inputs):  # also in backward, to recompute activations
+        if is_last and model.in_backward:
+            raise RuntimeError("The last step is open: call finish() after backward().")
         use(model, i, i - 1 if model.in_backward else (i + 1) % len(model.units))
         frozen = [flat for flat in flats if not flat.shard.requires_grad]
         if not is_last:
@@ -372,7 +374,7 @@ def traffic(sizes, n, stage, itemsize=4, kept=()):
 
     A move of a flat sends n-1 shards.  There are two moves, and three in stage
     3, except for flats that are `kept` from forward to backward: the model's
-    own.  ZeRO 2020, section 7.
+    own.  All of them train.  ZeRO 2020, section 7.
     """
     moves = 3 if stage == 3 else 2
     shards = [-(-size // n) for size in sizes], [-(-size // n) for size in kept]

@@ -29,6 +29,7 @@ checks
 rubrics
 report
 hybrid mesh
+checkpoint
 data_parallel overlap parameter_server sharding network_partition tensor_parallel \
     pipeline
 allreduce
@@ -356,7 +357,11 @@ def test_readme_says_which_chapters_are_here():
 
 
 def test_readme_lists_every_black_box():
-    concepts = {name[3:] for name in chapters()} | {"costs", "shared_memory"}
+    concepts = {name[3:] for name in chapters()} | {
+        "costs",
+        "shared_memory",
+        "checkpoint",
+    }
     tops = {name.split(".")[0] for name in NAMES} - concepts - DOORS
     unlisted = [
         n for n in tops if f"`{n}.py`" not in README and f"`{n}/`" not in README

@@ -1,6 +1,6 @@
 """`d2lpar.sharding`: three stages, each equal to one device, each at its exact cost."""
 
-from functools import partial
+from functools import lru_cache, partial
 
 import pytest
 import torch
@@ -52,6 +52,7 @@ def batch(step, rows=N):
     return tokens, torch.randint(7, (rows,), generator=generator, device="cpu")
 
 
+@lru_cache
 def serial(optimizer, rows=N):
     """(gradients of each step, parameters at the end), by name, on one device."""
     net, steps = make_net(), []
@@ -78,7 +79,9 @@ def by_name(net, flats, attribute):
     names = {id(p): name for name, p in net.named_parameters()}
     found = {}
     for flat in flats:
-        for p, x in zip(flat.params, whole(flat, getattr(flat, attribute)), strict=True):
+        for p, x in zip(
+            flat.params, whole(flat, getattr(flat, attribute)), strict=True
+        ):
             found[names[id(p)]] = x
     return found
 
@@ -132,3 +135,163 @@ def test_stages_on_processes(stage):
     run = d2lpar.run(train, stage, "adam", world_size=3, backend="gloo")
     for found in run.results:
         assert_equal(found, serial("adam"))
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("rows", [2, 5])
+def test_some_ranks_may_have_no_rows(stage, rows):
+    run = d2lpar.run(train, stage, "adam", rows, world_size=4, backend="sim")
+    for found in run.results:
+        assert_equal(found, serial("adam", rows))
+
+
+UNITS = {
+    "none": [],
+    "two": ["first", "second"],
+    "small": ["first.0", "first.2", "frozen", "second.0", "second.2"],
+    "without prefetch": ["tokens", "first", "frozen", "second", "head"],
+}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("units", UNITS)
+def test_the_units_are_as_one_likes(stage, units):
+    options = {"units": UNITS[units]}
+    if stage == 3:
+        options["prefetch"] = units != "without prefetch"
+    run = d2lpar.run(
+        train, stage, "momentum", N, world_size=3, backend="sim", **options
+    )
+    for found in run.results:
+        assert_equal(found, serial("momentum"))
+
+
+def test_what_units_share_is_the_models():
+    pairs = s.split_parameters(make_net())
+    net = pairs[-1][0]
+    assert [type(m).__name__ for m, _ in pairs][-1] == "Net"
+    assert [p.shape for p in pairs[-1][1][0]] == [net.tokens.weight.shape]
+    counts = [[len(params) for params in lists] for _, lists in pairs]
+    assert counts == [[], [4], [2], [2, 2], [], [1]]
+
+
+def test_a_stranger_is_no_unit():
+    net = make_net()
+    for units in ([nn.Linear(2, 2)], [net], [net.first, net]):
+        with pytest.raises(ValueError, match="A unit is a module inside the model"):
+            s.split_parameters(net, units)
+
+
+# Memory and traffic
+
+
+class Plain(nn.Module):
+    """No ties, nothing frozen: 4 flats, and one of the model's own."""
+
+    def __init__(self, width=10, scale=0.1):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(4))
+        self.scale = nn.Parameter(torch.full((width,), scale))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = torch.tanh(layer(x))
+        return x * self.scale
+
+
+def plain_model(stage, own=True, dtype=None, width=10):
+    net = make_net(partial(Plain, width)).float()
+    net.scale.requires_grad_(own)
+    model = STAGES[stage](net, net.layers, dtype=dtype)
+    return model, torch.optim.Adam(model.shards)
+
+
+def step(model, optimizer, x):
+    model(x).square().mean().backward()
+    model.finish()
+    there = s.held(model, optimizer)
+    model.step(optimizer)
+    return there
+
+
+def memory_of(stage, dtype=None):
+    model, optimizer = plain_model(stage, dtype=dtype)
+    x = torch.ones(3, 10, dtype=dtype)
+    step(model, optimizer, x)
+    return step(model, optimizer, x)  # now Adam has its state
+
+
+SIZES = [110, 110, 110, 110, 10]
+
+
+@pytest.mark.parametrize("world", ["sim", "gloo"])
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("n", [1, 2, 3, 4])
+def test_memory_is_as_predicted_to_the_byte(n, stage, world):
+    if world == "gloo" and n != 3:
+        return
+    counters = 4 * len(SIZES)  # Adam counts its steps, in 4 bytes a shard
+    for found in d2lpar.run(memory_of, stage, world_size=n, backend=world).results:
+        wanted = s.memory(SIZES, n, stage)
+        assert found == wanted._replace(optimizer=wanted.optimizer + counters)
+    half = d2lpar.run(memory_of, stage, torch.bfloat16, world_size=n, backend=world)
+    for found in half.results:
+        wanted = s.memory(SIZES, n, stage, 2, 2, 12)
+        assert found == wanted._replace(optimizer=wanted.optimizer + counters)
+
+
+def test_memory_of_the_paper():
+    """ZeRO 2020, figure 1: 7.5 billion parameters on 64 ranks, in GB."""
+    sizes = [250_000_000] * 30
+    for stage, total in ((0, 120.0), (1, 31.4), (2, 16.6), (3, 1.88)):
+        mixed = s.memory(sizes, 64, stage, 2, 2, 12)
+        assert abs(sum(mixed) / 1e9 - total) < 0.05
+
+
+def training(stage, steps=3):
+    model, optimizer = plain_model(stage)
+    for _ in range(steps):
+        step(model, optimizer, torch.ones(3, 10))
+
+
+@pytest.mark.parametrize("world", ["sim", "gloo"])
+@pytest.mark.parametrize("n", [1, 2, 3, 5])
+def test_traffic_is_as_predicted_to_the_byte(n, world):
+    if world == "gloo" and n != 3:
+        return
+    for stage in STAGES:
+        run = d2lpar.run(training, stage, world_size=n, backend=world)
+        kept = SIZES[-1:]
+        assert run.bytes_sent == [3 * s.traffic(SIZES[:-1], n, stage, kept=kept)] * n
+    assert s.traffic([], n, 3, kept=[10]) == s.traffic([10], n, 2)
+
+
+def test_traffic_is_once_once_and_one_and_a_half_times():
+    def data_parallel():
+        dist.all_reduce(torch.ones(4 * 110))
+
+    once = d2lpar.run(data_parallel, world_size=5, backend="sim").bytes_sent[0]
+    sizes = [110] * 4
+    assert [s.traffic(sizes, 5, stage) / once for stage in STAGES] == [1, 1, 1.5]
+
+
+def peak(stage, width=200):
+    model, optimizer = plain_model(stage, width=width)
+    for _ in range(2):
+        step(model, optimizer, torch.ones(1, width))
+
+
+def test_each_stage_needs_less():
+    """One row of data, so that activations are small beside the parameters."""
+    sizes, n = [200 * 200 + 200] * 4 + [200], 4
+    peaks = {}
+    for stage in STAGES:
+        run = d2lpar.run(peak, stage, world_size=n, backend="sim")
+        peaks[stage] = run.peak_memory[0]
+    whole = sum(sizes) * 4
+    # what it holds, at most two flats of parameters and two of gradients, and the net
+    held = {stage: sum(s.memory(sizes, n, stage)) for stage in STAGES}
+    for stage, extra in ((1, 1), (2, 2), (3, 4)):
+        assert held[stage] < peaks[stage] < held[stage] + (extra + 1.2) * sizes[0] * 4
+    assert peaks[3] < 0.75 * peaks[2] < 0.75 * peaks[1]
+    assert peaks[1] > 2 * whole
