@@ -150,11 +150,13 @@ def bench(
         Path | None, typer.Option("--json", help="Write the figures there, too.")
     ] = None,
 ):
-    """Measure the all-reduces, the start-up and the simulator on this machine."""
+    """Measure all-reduces, start-up, simulator and training on this machine."""
     from . import bench as measuring
+    from . import bench_sharding
 
     try:
         plan = measuring.plan(sizes, ranks, quick)
+        plan += bench_sharding.plan(ranks, quick)
     except ValueError as error:
         raise Refused(error) from None
     if json_file is not None and not json_file.absolute().parent.is_dir():
@@ -168,7 +170,7 @@ def bench(
             bar.update(task, description=name)
             measuring.add(results, measure())
             bar.advance(task)
-    for table in measuring.tables(results):
+    for table in (*measuring.tables(results), *bench_sharding.tables(results)):
         console.print(table)
     if json_file is not None:
         json_file.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")

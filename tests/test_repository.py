@@ -22,6 +22,7 @@ LAYERS = """
 __main__
 cli
 execution
+bench_sharding
 inline_code doctor exercises bench
 notebooks d2l_loader
 __init__
