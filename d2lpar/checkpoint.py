@@ -28,7 +28,7 @@ def recompute(run, *inputs):
     In backward it runs a second time, with the same random numbers.  Gradients
     are those of a plain call.  `run` returns one tensor.
     """
-    anchor = torch.empty(0, requires_grad=True)  # so that the result has a gradient
+    anchor = torch.empty(0, requires_grad=True)  # else no backward would come
     return _Recompute.apply(run, anchor, *inputs)
 
 
@@ -41,7 +41,9 @@ class _Recompute(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad):
-        inputs = [x.detach().requires_grad_(x.requires_grad) for x in ctx.saved_tensors]
+        inputs = [x.detach() for x in ctx.saved_tensors]
+        for x, old in zip(inputs, ctx.saved_tensors, strict=True):
+            x.requires_grad_(old.requires_grad)
         now = _random_state()
         _set_random_state(ctx.random)
         with torch.enable_grad():
@@ -52,7 +54,7 @@ class _Recompute(torch.autograd.Function):
 
 
 def _random_state():
-    """The state of the generators that dropout uses: the host's, and the GPU's."""
+    """The state of dropout's generators: the host's, and the GPU's."""
     gpu = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None
     return torch.get_rng_state(), gpu
 
@@ -65,14 +67,15 @@ def _set_random_state(state):
 
 
 def save(folder, step, model, optimizer):
-    """`folder` has a complete checkpoint `step-<step>`, once all ranks are here.
+    """`folder` has a complete checkpoint `step-<step>` of all ranks.
 
     Each rank writes its shards, optimizer state, buffers and random state; all
     see one file system.  ValueError where there is one of this step already.
     """
     group, final = model.flats[0].group, Path(folder) / f"step-{step}"
     if final.exists():
-        raise ValueError(f"There is a checkpoint of step {step} already: remove it.")
+        text = f"There is a checkpoint of step {step} already: remove it."
+        raise ValueError(text)
     part = final.with_name(final.name + ".part")
     part.mkdir(parents=True, exist_ok=True)
     with open(part / _name(group), "wb") as file:
@@ -102,26 +105,28 @@ def _state(step, model, optimizer):
 
 def complete(folder):
     """The steps of the complete checkpoints in `folder`, the newest last."""
-    names = [re.fullmatch(r"step-(\d+)", x.name) for x in Path(folder).glob("step-*")]
-    return sorted(int(name[1]) for name in names if name)
+    names = [path.name for path in Path(folder).glob("step-*")]
+    found = [re.fullmatch(r"step-(\d+)", name) for name in names]
+    return sorted(int(match[1]) for match in found if match)
 
 
 @torch.no_grad()
 def load(folder, model, optimizer):
-    """All is as in the newest complete checkpoint; returns its step, 0 without one.
+    """All is as in the newest complete checkpoint; its step, 0 without one.
 
-    ValueError where it was written by another number of ranks, or of a model
+    ValueError where it was written by another number of ranks, or for a model
     with other shards.
     """
     if not complete(folder):
         return 0
     newest = Path(folder) / f"step-{complete(folder)[-1]}"
-    path, shards = newest / _name(model.flats[0].group), [x.shard for x in model.flats]
+    path = newest / _name(model.flats[0].group)
     if not path.exists():
-        there = sorted(x.name for x in newest.glob("rank-*.pt"))
-        raise ValueError(f"{newest.name} has no {path.name}, but {', '.join(there)}.")
+        there = ", ".join(sorted(x.name for x in newest.glob("rank-*.pt")))
+        raise ValueError(f"{newest.name} has no {path.name}, but {there}.")
     state = torch.load(path, weights_only=True)
-    if [x.shape for x in state["shards"]] != [x.shape for x in shards]:
+    shapes = [flat.shard.shape for flat in model.flats]
+    if [shard.shape for shard in state["shards"]] != shapes:
         raise ValueError(f"{newest.name} is of a model with other shards.")
     _put(state, model, optimizer)
     return state["step"]
@@ -135,7 +140,8 @@ def _put(state, model, optimizer):
         if not model.apart:
             gather(flat)
             arrive(flat)
-    for buffer, saved in zip(model.model.buffers(), state["buffers"], strict=True):
+    buffers = model.model.buffers()
+    for buffer, saved in zip(buffers, state["buffers"], strict=True):
         buffer.copy_(saved)
     optimizer.load_state_dict(state["optimizer"])
     torch.set_rng_state(state["random"])

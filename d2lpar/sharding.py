@@ -21,14 +21,13 @@ Source: Rajbhandari, Rasley, Ruwase and He 2020 (ZeRO), section 5.
 
 from collections import Counter
 from functools import partial
-from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
 
-# Two ranks, a weight of 4 and a bias of 3: one vector, padded, cut in two shards.
+# Two ranks, a weight of 4 and a bias of 3: one vector, padded, two shards.
 #
 #     full    w0 w1 w2 w3   b0 b1 b2 --
 #     own     of rank 0     of rank 1         k = 4
@@ -40,28 +39,31 @@ class Flat:
     shard    [k], what the optimizer steps: own, or the same in the old dtype
     """
 
-    work = gradient = grad = reducing = None  # what is on its way, what has come
+    gathering = gradient = reducing = grad = None
 
     def __init__(self, params, group=None, dtype=None, apart=False):
         n, r = dist.get_world_size(group), dist.get_rank(group)
         self.params, self.group, self.n = params, group, n
-        self.shapes, self.sizes = [p.shape for p in params], [p.numel() for p in params]
-        self.k = -(-sum(self.sizes) // n)
-        self.mine = slice(r * self.k, (r + 1) * self.k)
-        wide = params[0].detach().new_zeros(n * self.k)  # [n k]
+        self.shapes = [p.shape for p in params]
+        self.k = k = -(-sum(p.numel() for p in params) // n)
+        self.mine, old = slice(r * k, (r + 1) * k), params[0].dtype
+        wide = params[0].detach().new_zeros(n * k)  # [n k]
         for p, part in zip(params, parts(self, wide), strict=True):
             part.copy_(p.detach())
-        self.full = wide.to(dtype or wide.dtype)  # [n k]
-        self.own = self.full[self.mine].clone() if apart else self.full[self.mine]
-        shard = self.own if dtype in (None, wide.dtype) else wide[self.mine].clone()
+        self.full = wide.to(dtype or old)  # [n k]
+        own = self.full[self.mine]  # [k]
+        self.own = own.clone() if apart else own
+        shard = self.own if self.full.dtype == old else wide[self.mine].clone()
         self.shard = nn.Parameter(shard, params[0].requires_grad)
-        self.waiting_for = set(range(len(params)))  # parameters without gradient
+        self.missing = set(range(len(params)))  # they have no gradient yet
 
 
 def parts(flat, vector):
-    """The piece of a vector [n k] that belongs to each parameter, in its shape."""
-    pieces = vector[: sum(flat.sizes)].split(flat.sizes)
-    return [x.view(shape) for x, shape in zip(pieces, flat.shapes, strict=True)]
+    """The piece of a vector [n k] for each parameter, in its shape."""
+    sizes = [shape.numel() for shape in flat.shapes]
+    pieces = vector[: sum(sizes)].split(sizes)
+    pairs = zip(pieces, flat.shapes, strict=True)
+    return [piece.view(shape) for piece, shape in pairs]
 
 
 def gather(flat):
@@ -69,25 +71,25 @@ def gather(flat):
     storage = flat.full.untyped_storage()
     if storage.nbytes() == 0:
         storage.resize_(flat.full.nbytes)
-    flat.work = dist.all_gather_into_tensor(
+    flat.gathering = dist.all_gather_into_tensor(
         flat.full, flat.own, group=flat.group, async_op=True
     )
 
 
 def arrive(flat):
     """What `gather` has sent is there; the parameters are views of `full`."""
-    if flat.work is not None:
-        flat.work.wait()
-        flat.work = None
+    if flat.gathering is not None:
+        flat.gathering.wait()
+        flat.gathering = None
     for p, part in zip(flat.params, parts(flat, flat.full), strict=True):
         p.data = part
 
 
 def release(flat):
-    """`full` has no memory, and the parameters are empty, until it is gathered."""
-    if flat.work is not None:
-        flat.work.wait()
-        flat.work = None
+    """`full` has no memory and the parameters are empty, until `gather`."""
+    if flat.gathering is not None:
+        flat.gathering.wait()
+        flat.gathering = None
     flat.full.untyped_storage().resize_(0)
     for p in flat.params:
         p.data = flat.full.new_empty(0)
@@ -99,16 +101,16 @@ def is_released(flat):
 
 
 def collect(flat, i):
-    """The gradient of parameter i, over n, is in the flat gradient, and only there.
+    """The gradient of parameter i is in the flat gradient, and only there.
 
-    Over n, because the sum over ranks shall be the mean.
+    It is divided by n, so that the sum over ranks is the mean.
     """
     if flat.gradient is None:
         flat.gradient = torch.zeros_like(flat.full)  # [n k]
     p = flat.params[i]
     parts(flat, flat.gradient)[i].add_(p.grad, alpha=1 / flat.n)
     p.grad = None
-    flat.waiting_for.discard(i)
+    flat.missing.discard(i)
 
 
 def reduce(flat, in_place=False):
@@ -120,9 +122,10 @@ def reduce(flat, in_place=False):
     if whole is None:  # this rank has used none of the parameters
         whole = torch.zeros_like(flat.full)
     mine = whole[flat.mine] if in_place else torch.empty_like(flat.own)  # [k]
-    work = dist.reduce_scatter_tensor(mine, whole, group=flat.group, async_op=True)
-    flat.reducing = work, mine, whole
-    flat.gradient, flat.waiting_for = None, set(range(len(flat.params)))
+    options = {"group": flat.group, "async_op": True}
+    work = dist.reduce_scatter_tensor(mine, whole, **options)
+    flat.reducing = work, mine, whole  # whole must live until it has left
+    flat.gradient, flat.missing = None, set(range(len(flat.params)))
 
 
 def settle(flat):
@@ -135,11 +138,11 @@ def settle(flat):
 
 
 def watch(flat, complete):
-    """`complete(flat)` is called in backward, when it has all its gradients."""
+    """`complete(flat)` is called in backward, once it has all gradients."""
 
     def hook(i, _):
         collect(flat, i)
-        if not flat.waiting_for:
+        if not flat.missing:
             complete(flat)
 
     for i, p in enumerate(flat.params):
@@ -149,13 +152,13 @@ def watch(flat, complete):
 def split_parameters(model, units=None):
     """Pairs (module, lists of its parameters): each unit, and last the model.
 
-    A unit is gathered and released at once; by default each child is one.  What
-    no unit has, or several have (tied weights), is the model's.  The parameters
-    of a list have one dtype, and all of them train or none.
+    A unit is gathered and released at once; by default each child is one.
+    What no unit has, or several have (tied weights), is the model's.  In a
+    list all have one dtype, and all train or none.
     """
     units = list(model.children() if units is None else units)
     if not set(units) <= set(model.modules()) - {model}:
-        raise ValueError("A unit is a module inside the model; here is another.")
+        raise ValueError("A unit is a module inside the model: one is not.")
     users = Counter(p for unit in units for p in unit.parameters())
     pairs = []
     for module in (*units, model):
@@ -170,13 +173,13 @@ def split_parameters(model, units=None):
 class Sharded:
     """A model whose parameters are cut into flats: what all stages share.
 
-    Call it as the model; after `backward` comes `finish()`, then `step(optimizer)`
-    with an optimizer of `shards`.  Gradients are the mean over ranks.  All ranks
-    bring the same parameters, and use the same ones in a step.  With a `dtype`
-    they compute in it, and the optimizer steps shards in the old one.
+    Call it as the model.  After `backward` comes `finish()`, then
+    `step(optimizer)`, with an optimizer of `shards`.  Gradients are the mean
+    over ranks.  All ranks bring the same parameters and use the same ones.
+    With a `dtype` they compute in it; the optimizer steps shards in the old.
     """
 
-    apart = False  # whether shards outlive the whole
+    apart = False  # whether a shard outlives the whole
 
     def __init__(self, model, units=None, group=None, dtype=None):
         self.model, self.units = model, []
@@ -187,17 +190,18 @@ class Sharded:
                 (release if self.apart else arrive)(flats[-1])
             self.units.append((module, flats))
         self.flats = [flat for _, flats in self.units for flat in flats]
-        self.trained = [flat for flat in self.flats if flat.shard.requires_grad]
+        self.trained = [x for x in self.flats if x.shard.requires_grad]
         self.shards = [flat.shard for flat in self.trained]
 
     def __call__(self, *inputs, **options):
         return self.model(*inputs, **options)
 
 
+# The whole gradient is kept anyway: it is reduced in place, at the end.
 class ZeRO1(Sharded):
-    """Optimizer state in n shards; parameters and gradients whole (stage 1)."""
+    """Stage 1: optimizer state in n shards, the rest whole."""
 
-    in_place = True  # shard r of the gradient stays a part of the whole one
+    in_place = True
 
     def __init__(self, *args, **options):
         super().__init__(*args, **options)
@@ -205,31 +209,37 @@ class ZeRO1(Sharded):
             watch(flat, self.complete)
 
     def complete(self, flat):
-        """Stage 1 reduces at the end: the whole gradient is kept anyway."""
+        """Its gradient is complete on this rank: nothing to do in stage 1."""
 
     def finish(self):
-        """`grad` of each flat is shard r of the mean of the ranks' gradients."""
-        for flat in self.trained:
-            if flat.gradient is not None or flat.grad is flat.reducing is None:
-                reduce(flat, self.in_place)
-        for flat in self.trained:
-            settle(flat)
+        """`grad` of each flat is shard r of the gradients' mean."""
+        reduce_rest(self.trained, self.in_place)
 
     def step(self, optimizer):
-        """All parameters are stepped, each on its owner, and whole again."""
+        """Each rank has stepped its shards, and all see the new parameters."""
         step_shards(self.trained, optimizer)
-        for flat in self.trained:
-            gather(flat)
-        for flat in self.trained:
-            arrive(flat)
+        self.renew()
+
+    def renew(self):
+        gather_all(self.trained)
+
+
+def reduce_rest(flats, in_place):
+    """All gradients are reduced, also those that nobody has begun with."""
+    for flat in flats:
+        if flat.gradient is not None or flat.reducing is flat.grad is None:
+            reduce(flat, in_place)
+    for flat in flats:
+        settle(flat)
 
 
 @torch.no_grad()
 def step_shards(flats, optimizer):
-    """`own` of each flat is what the optimizer makes of its shard and its `grad`."""
+    """Each `own` is what the optimizer makes of its shard and its `grad`."""
     for flat in flats:
         if flat.grad is None:
-            raise RuntimeError("No gradients: call finish() after backward().")
+            text = "No gradients: call finish() after backward()."
+            raise RuntimeError(text)
         flat.shard.grad = flat.grad.to(flat.shard.dtype)  # [k]
         flat.grad = None
     optimizer.step()
@@ -239,67 +249,67 @@ def step_shards(flats, optimizer):
             flat.own.copy_(flat.shard)
 
 
-class ZeRO2(ZeRO1):
-    """Optimizer state and gradients in n shards; parameters whole (stage 2).
+def gather_all(flats):
+    """All parameters are whole, and the same on all ranks."""
+    for flat in flats:
+        gather(flat)
+    for flat in flats:
+        arrive(flat)
 
-    A flat is reduced as soon as its gradient is complete, while backward goes
-    on; the one before it must have arrived by then.  So at most two are whole.
-    """
+
+# A flat is reduced while backward goes on.  The one before it must have left
+# by then, so that at most two gradients are whole at any time.
+class ZeRO2(ZeRO1):
+    """Stage 2: gradients and optimizer state in n shards."""
 
     in_place, last = False, None
 
     def complete(self, flat):
-        """The whole gradient leaves, and its memory is free when it has left."""
+        """The whole gradient leaves; its memory is free when it has left."""
         if self.last is not None:
             settle(self.last)
         reduce(flat)
         self.last = flat
 
 
+# A unit is gathered before it is used and released after, in forward and in
+# backward.  The model's own parameters stay from forward to `finish`.  With
+# `prefetch` the next unit is on its way meanwhile.  Units are given in the
+# order in which they run, and return a tensor or a tuple of tensors.
 class FSDP(ZeRO2):
-    """Parameters, gradients and optimizer state in n shards (stage 3).
+    """Stage 3: parameters, gradients and optimizer state in n shards."""
 
-    A unit is gathered before it is used and released after, in forward and in
-    backward; the model's own parameters stay from forward to `finish`.  With
-    `prefetch` the next unit is on its way meanwhile.  Units stand in the order
-    in which they run, and return a tensor or a tuple of tensors.
-    """
+    apart, in_backward = True, False
 
-    apart = True
-
-    def __init__(self, model, units=None, group=None, dtype=None, prefetch=True):
-        super().__init__(model, units, group, dtype)
-        self.prefetch, self.in_backward = prefetch, False
+    def __init__(self, *args, prefetch=True, **options):
+        super().__init__(*args, **options)
+        self.prefetch = prefetch
         for i in range(len(self.units)):
             add_hooks(self, i)
 
     def complete(self, flat):
-        """The gradient leaves, and a unit's parameters are no more needed."""
         super().complete(flat)
         if flat not in self.units[-1][1]:
-            release(flat)
+            release(flat)  # nobody needs the values any more
 
     def finish(self):
-        """As before; and all parameters are released."""
         super().finish()
         self.in_backward = False
-        for flat in self.flats:
-            release(flat)
+        self.renew()
 
-    def step(self, optimizer):
-        """All parameters are stepped, each on its owner; nothing moves."""
-        step_shards(self.trained, optimizer)
+    def renew(self):  # to be gathered when it is used
         for flat in self.flats:
             release(flat)
 
 
 def use(model, i, following):
-    """The parameters of unit i are there, those of the following on their way."""
+    """The parameters of unit i are there, the following on their way."""
     for flat in model.units[i][1]:
         if is_released(flat):
             gather(flat)
         arrive(flat)
-    for flat in model.units[following][1] if model.prefetch else ():
+    ahead = model.units[following % len(model.units)][1]
+    for flat in ahead if model.prefetch else ():
         if is_released(flat):
             gather(flat)
 
@@ -311,17 +321,17 @@ def use(model, i, following):
 #     release     0      1      2           release     2      1      0
 #                                           reduce      2      1      0
 def add_hooks(model, i):
-    """Unit i is gathered before it runs and released after, in both directions."""
-    module, flats = model.units[i]
-    is_last = i == len(model.units) - 1  # the model itself
+    """Unit i is gathered before it runs and released after, both ways."""
+    (module, flats), is_last = model.units[i], i == len(model.units) - 1
+    frozen = [flat for flat in flats if not flat.shard.requires_grad]
 
-    def before_forward(_, inputs):  # also in backward, to recompute activations
+    def before_forward(_, inputs):
         if is_last and model.in_backward:
-            raise RuntimeError("The last step is open: call finish() after backward().")
-        use(model, i, i - 1 if model.in_backward else (i + 1) % len(model.units))
-        frozen = [flat for flat in flats if not flat.shard.requires_grad]
-        if not is_last:
-            on_gradient(inputs, lambda: list(map(release, frozen)))
+            text = "The last step is open: call finish() after backward()."
+            raise RuntimeError(text)
+        use(model, i, i - 1 if model.in_backward else i + 1)
+        for flat in () if is_last else frozen:
+            on_gradient(inputs, partial(release, flat))
 
     def before_backward():
         model.in_backward = True
@@ -329,16 +339,16 @@ def add_hooks(model, i):
 
     def after_forward(_, inputs, outputs):
         on_gradient(outputs, before_backward)
-        if not (model.in_backward or (is_last and torch.is_grad_enabled())):
-            for flat in flats:
-                release(flat)
+        stays = is_last and torch.is_grad_enabled()  # until `finish`
+        for flat in () if model.in_backward or stays else flats:
+            release(flat)
 
     module.register_forward_pre_hook(before_forward)
     module.register_forward_hook(after_forward)
 
 
 def on_gradient(values, do):
-    """`do()` is called when the gradient of one of these tensors is complete."""
+    """`do()` is called when one of these tensors has its gradient."""
 
     def hook(_):
         do()
@@ -346,57 +356,3 @@ def on_gradient(values, do):
     for x in values if isinstance(values, tuple | list) else (values,):
         if isinstance(x, torch.Tensor) and x.requires_grad:
             x.register_hook(hook)
-
-
-class Memory(NamedTuple):
-    """Bytes that a rank holds between backward and step."""
-
-    parameters: int
-    gradients: int
-    optimizer: int
-
-
-def memory(sizes, n, stage, parameter=4, gradient=4, state=8):
-    """The Memory of a rank, for flats of so many elements each.
-
-    Stage 0 is data parallel.  `parameter`, `gradient` and `state` are bytes per
-    element: Adam has two numbers of 4 bytes; in mixed precision it is 2, 2, 12.
-    ZeRO 2020, figure 1; a shard has ceil(size / n) elements.
-    """
-    shard = sum(-(-size // n) for size in sizes)
-    whole = n * shard if stage else sum(sizes)
-    held = [shard if stage >= least else whole for least in (3, 2, 1)]
-    return Memory(held[0] * parameter, held[1] * gradient, held[2] * state)
-
-
-def traffic(sizes, n, stage, itemsize=4, kept=()):
-    """Bytes that a rank sends in a step of stage 1, 2 or 3.
-
-    A move of a flat sends n-1 shards.  There are two moves, and three in stage
-    3, except for flats that are `kept` from forward to backward: the model's
-    own.  All of them train.  ZeRO 2020, section 7.
-    """
-    moves = 3 if stage == 3 else 2
-    shards = [-(-size // n) for size in sizes], [-(-size // n) for size in kept]
-    return (n - 1) * itemsize * (moves * sum(shards[0]) + 2 * sum(shards[1]))
-
-
-def held(model, optimizer):
-    """The Memory that this rank really holds, each storage counted once."""
-    flats, seen = model.flats, []
-
-    def count(tensors):
-        total = 0
-        for x in tensors:
-            storage = None if x is None else x.untyped_storage()
-            if storage is not None and not any(storage is other for other in seen):
-                seen.append(storage)
-                total += storage.nbytes()
-        return total
-
-    states = [x for state in optimizer.state.values() for x in state.values()]
-    return Memory(
-        count(x for flat in flats for x in (flat.full, flat.own)),
-        count(x for flat in flats for x in (flat.gradient, flat.grad)),
-        count([*model.shards, *filter(torch.is_tensor, states)]),
-    )

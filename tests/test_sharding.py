@@ -9,6 +9,7 @@ from torch import nn
 
 import d2lpar
 from d2lpar import sharding as s
+from d2lpar.footprint import held, memory, traffic
 
 RANKS = (1, 2, 3, 4, 5, 8)
 STAGES = {1: s.ZeRO1, 2: s.ZeRO2, 3: s.FSDP}
@@ -209,7 +210,7 @@ def plain_model(stage, own=True, dtype=None, width=10):
 def step(model, optimizer, x):
     model(x).square().mean().backward()
     model.finish()
-    there = s.held(model, optimizer)
+    there = held(model, optimizer)
     with torch.device("cpu"):  # where Adam counts, also on meta
         model.step(optimizer)
     return there
@@ -233,11 +234,11 @@ def test_memory_is_as_predicted_to_the_byte(n, stage, world):
         return
     counters = 4 * len(SIZES)  # Adam counts its steps, in 4 bytes a shard
     for found in d2lpar.run(memory_of, stage, world_size=n, backend=world).results:
-        wanted = s.memory(SIZES, n, stage)
+        wanted = memory(SIZES, n, stage)
         assert found == wanted._replace(optimizer=wanted.optimizer + counters)
     half = d2lpar.run(memory_of, stage, torch.bfloat16, world_size=n, backend=world)
     for found in half.results:
-        wanted = s.memory(SIZES, n, stage, 2, 2, 12)
+        wanted = memory(SIZES, n, stage, 2, 2, 12)
         assert found == wanted._replace(optimizer=wanted.optimizer + counters)
 
 
@@ -245,7 +246,7 @@ def test_memory_of_the_paper():
     """ZeRO 2020, figure 1: 7.5 billion parameters on 64 ranks, in GB."""
     sizes = [250_000_000] * 30
     for stage, total in ((0, 120.0), (1, 31.4), (2, 16.6), (3, 1.88)):
-        mixed = s.memory(sizes, 64, stage, 2, 2, 12)
+        mixed = memory(sizes, 64, stage, 2, 2, 12)
         assert abs(sum(mixed) / 1e9 - total) < 0.05
 
 
@@ -263,8 +264,8 @@ def test_traffic_is_as_predicted_to_the_byte(n, world):
     for stage in STAGES:
         run = d2lpar.run(training, stage, world_size=n, backend=world)
         kept = SIZES[-1:]
-        assert run.bytes_sent == [3 * s.traffic(SIZES[:-1], n, stage, kept=kept)] * n
-    assert s.traffic([], n, 3, kept=[10]) == s.traffic([10], n, 2)
+        assert run.bytes_sent == [3 * traffic(SIZES[:-1], n, stage, kept=kept)] * n
+    assert traffic([], n, 3, kept=[10]) == traffic([10], n, 2)
 
 
 def test_traffic_is_once_once_and_one_and_a_half_times():
@@ -273,7 +274,7 @@ def test_traffic_is_once_once_and_one_and_a_half_times():
 
     once = d2lpar.run(data_parallel, world_size=5, backend="sim").bytes_sent[0]
     sizes = [110] * 4
-    assert [s.traffic(sizes, 5, stage) / once for stage in STAGES] == [1, 1, 1.5]
+    assert [traffic(sizes, 5, stage) / once for stage in STAGES] == [1, 1, 1.5]
 
 
 class Deep(nn.Module):
@@ -302,9 +303,9 @@ def test_the_peak_is_what_is_held_and_little_more():
     n, flat, peaks = 4, 200 * 201, {}
     for stage in STAGES:
         run = d2lpar.run(two_steps, Deep(200), stage, world_size=n, backend="sim")
-        held = sum(s.memory([flat] * 8, n, stage))
+        least = sum(memory([flat] * 8, n, stage))
         peaks[stage] = run.peak_memory[0]
-        extra = (peaks[stage] - held) / (4 * flat)
+        extra = (peaks[stage] - least) / (4 * flat)
         # a gradient that is to be added; two flat ones; two gathered units
         assert extra < {1: 1.1, 2: 3.1, 3: 5.1}[stage]
     assert peaks[3] < 0.8 * peaks[2] < 0.7 * peaks[1]
