@@ -398,13 +398,14 @@ def tables(results):
     if "startup" in results:
         yield _startup_table(results["startup"])
     if "simulator" in results:
-        table = _table("The simulator", "program", "messages per second")
+        table = new_table("The simulator", "program", "messages per second")
         for name, rate in results["simulator"].items():
             table.add_row(name, f"{rate:,.0f}")
         yield table
 
 
-def _table(title, first, *others):
+def new_table(title, first, *others):
+    """A table with a title; all columns but the first hold numbers."""
     from rich import box, table
 
     made = table.Table(title=title, title_justify="left", box=box.SIMPLE)
@@ -422,25 +423,26 @@ def _time(seconds):
 def _race_table(n, rows):
     sizes = sorted({row["bytes"] for row in rows})
     title = f"All-reduce on {n} Gloo ranks: time, and how many times as fast"
-    table = _table(title, "", *map(size_name, sizes))
+    table = new_table(title, "", *map(size_name, sizes))
     for name in dict.fromkeys(row["algorithm"] for row in rows):
         mine = {row["bytes"]: row for row in rows if row["algorithm"] == name}
         if name == NATIVE:
             texts = [_time(mine[size]["seconds"]) for size in sizes]
         else:
-            texts = [_colour(mine[size]["ratio"]) for size in sizes]
+            texts = [colour(mine[size]["ratio"]) for size in sizes]
         table.add_row(name, *texts, end_section=name == NATIVE)
     return table
 
 
-def _colour(ratio):
+def colour(ratio):
+    """The ratio as text, green where it is 1 or more."""
     text = f"{ratio:.2f}"
     return f"[green]{text}[/green]" if ratio >= 1 else text
 
 
 def _prediction_table(rows):
     heads = "size", "measured", "from steps", "error", "from single messages", "error"
-    table = _table("A ring all-reduce, predicted", "ranks", *heads)
+    table = new_table("A ring all-reduce, predicted", "ranks", *heads)
     for row in rows:
         texts = [size_name(row["bytes"]), _time(row["seconds"])]
         for model in ("steps", "ping_pong"):
@@ -451,7 +453,7 @@ def _prediction_table(rows):
 
 
 def _startup_table(figures):
-    table = _table("Starting and ending four ranks", "by", "seconds")
+    table = new_table("Starting and ending four ranks", "by", "seconds")
     table.add_row("torch.multiprocessing.spawn", f"{figures['spawn']:.2f}")
     table.add_row("d2lpar.run, first time", f"{figures['run_first']:.2f}")
     table.add_row("d2lpar.run, later", f"{figures['run']:.2f}")

@@ -150,12 +150,13 @@ def bench(
         Path | None, typer.Option("--json", help="Write the figures there, too.")
     ] = None,
 ):
-    """Measure all-reduces, training steps, start-up and simulator on this machine."""
+    """Measure all-reduces, start-up, simulator and training on this machine."""
     from . import bench as measuring
-    from . import bench_overlap
+    from . import bench_overlap, bench_sharding
 
     try:
-        plan = measuring.plan(sizes, ranks, quick) + bench_overlap.plan(ranks, quick)
+        plan = measuring.plan(sizes, ranks, quick)
+        plan += bench_overlap.plan(ranks, quick) + bench_sharding.plan(ranks, quick)
     except ValueError as error:
         raise Refused(error) from None
     if json_file is not None and not json_file.absolute().parent.is_dir():
@@ -169,7 +170,8 @@ def bench(
             bar.update(task, description=name)
             measuring.add(results, measure())
             bar.advance(task)
-    for table in (*measuring.tables(results), *bench_overlap.tables(results)):
+    benches = measuring, bench_overlap, bench_sharding
+    for table in (table for bench in benches for table in bench.tables(results)):
         console.print(table)
     if json_file is not None:
         json_file.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")

@@ -14,6 +14,8 @@ SHOWING = CHAPTERS + sorted(ROOT.glob("solutions/*.ipynb"))
 CONCEPTS = [p.stem[3:] for p in CHAPTERS if p.stem[:2] >= "04"]
 if "allreduce" in CONCEPTS:
     CONCEPTS += ["costs", "shared_memory"]  # they stand in chapter 06, too
+if "sharding" in CONCEPTS:
+    CONCEPTS += ["checkpoint", "footprint"]  # they stand in chapter 10, too
 
 LIBRARY = '''\
 """A module."""

@@ -21,7 +21,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 LAYERS = """
 __main__
 cli
-execution bench_overlap
+execution bench_overlap bench_sharding
 inline_code doctor exercises bench
 notebooks d2l_loader
 __init__
@@ -29,10 +29,11 @@ checks
 rubrics
 report
 hybrid mesh
+checkpoint
 data_parallel overlap parameter_server sharding network_partition tensor_parallel \
     pipeline
 allreduce
-shared_memory costs
+shared_memory costs footprint
 scatter
 messages
 launch
@@ -357,7 +358,8 @@ def test_readme_says_which_chapters_are_here():
 
 
 def test_readme_lists_every_black_box():
-    concepts = {name[3:] for name in chapters()} | {"costs", "shared_memory"}
+    shown = {"costs", "shared_memory", "checkpoint", "footprint"}
+    concepts = {name[3:] for name in chapters()} | shown
     tops = {name.split(".")[0] for name in NAMES} - concepts - DOORS
     unlisted = [
         n for n in tops if f"`{n}.py`" not in README and f"`{n}/`" not in README

@@ -367,6 +367,25 @@ def test_memory_of_arguments_gradients_and_freed_storages():
     assert 3 * 400 <= peak.peak_memory[0] <= 5 * 400 + 64
 
 
+def reduce_on_meta():
+    n = dist.get_world_size()
+    shard, whole = torch.empty(3), torch.empty(3 * n)
+    for _ in range(20):
+        dist.reduce_scatter_tensor(shard, whole)
+        dist.all_gather_into_tensor(whole, shard)
+
+
+def test_collectives_of_meta_tensors_copy_nothing(monkeypatch):
+    """64 ranks would add and copy 64 blocks each, 40 times."""
+    from d2lpar.backends import matching
+
+    copied = []
+    monkeypatch.setattr(matching, "copy_raw", lambda *pair: copied.append(pair))
+    run = sim(reduce_on_meta, n=64, device="meta")
+    assert copied == []
+    assert run.bytes_sent == [20 * 2 * 63 * 3 * 4] * 64
+
+
 def on_meta():
     x = torch.ones(1_000_000_000)
     dist.all_reduce(x)
