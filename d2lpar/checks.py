@@ -17,6 +17,7 @@ from .rubrics.requirements import collectives
 
 # chapters with exercises, and the module of `rubrics` that judges them
 CHAPTERS = {"00": "start", "04": "messages", "05": "scatter", "06": "allreduce"}
+CHAPTERS |= {"08": "overlap"}
 
 # Whether an error of the check itself is raised.  Learners get a report without the
 # likely mistake then; the tests of the checks want to see it.
