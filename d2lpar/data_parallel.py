@@ -178,8 +178,9 @@ def check_replicas(model, group=None):
 
 # Six rows on two ranks; p = 1/2, and a drop is a dot.
 #
+#     row              0      1      2      3      4      5
 #     drawn by both    1.11   .1.1   11..   ..1.   1..1   .11.
-#     used by          rank 0 ......rank 0  rank 1 ......rank 1
+#     used by rank     0      0      0      1      1      1
 def shard_dropout(x, N, p=0.5, training=True, group=None):
     """Dropout of this rank's rows with the mask that one device would draw.
 
