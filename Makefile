@@ -19,9 +19,14 @@ BENCH ?=
 
 BIN := .venv/bin
 STAMP := .venv/installed
+GRADER := .venv/grader
 NOTEBOOKS = $(wildcard chapters/*.ipynb solutions/*.ipynb)
 PYTEST = $(BIN)/python -m pytest -q
 NBVAL = --nbval-current-env --nbval-cell-timeout=120
+# Nothing is compiled that nobody imports; what is imported is compiled once and kept.
+export PYTHONDONTWRITEBYTECODE :=
+PIP = $(BIN)/pip install --no-compile
+
 PLAIN = env -u D2LPAR_BACKEND -u D2LPAR_RANKS D2LPAR_PROGRESS=0
 
 .PHONY: run lab test bench execute sync exercises setup
@@ -42,12 +47,12 @@ bench: setup
 sync: setup
 	@$(BIN)/python -m d2lpar sync $(CHAPTERS)
 
-exercises: setup
+exercises: setup $(GRADER)
 	@$(BIN)/python -m d2lpar exercises $(CHAPTERS)
 
 # Tests that measure time run by themselves; so do chapters on real processes.
 # The last lines of the output are pytest's own.
-test: setup
+test: setup $(GRADER)
 	@echo "== unit tests"
 	@$(PLAIN) $(PYTEST) -n 2 --dist worksteal -m "not alone" tests
 	@echo "== tests that measure time"
@@ -65,11 +70,16 @@ $(STAMP): pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@$(BIN)/python -c "$(HAS_TORCH)" || $(PYTHON) -c "$(WHERE_TORCH)" \
 	    > "$$($(BIN)/python -c '$(SITE)')/torch_of_python.pth"
-	@$(BIN)/python -c "$(HAS_TORCH)" || $(BIN)/pip install "$(TORCH)"
+	@$(BIN)/python -c "$(HAS_TORCH)" || $(PIP) "$(TORCH)"
 	@$(BIN)/python -c "$(KEEP_TORCH)" > .venv/keep.txt
-	$(BIN)/pip install -q -c .venv/keep.txt -e ".[lab,test]"
-	@$(BIN)/pip install -q --no-deps d2l==1.0.3 || \
+	$(PIP) -q -c .venv/keep.txt -e ".[lab,test]"
+	@$(PIP) -q --no-deps d2l==1.0.3 || \
 	    echo "Warning: d2l 1.0.3 was not installed. The course runs without it."
+	@touch $@
+
+# nbgrader puts a menu of its own into JupyterLab, which only instructors want.
+$(GRADER): $(STAMP)
+	$(PIP) -q -c .venv/keep.txt -e ".[instructor]"
 	@touch $@
 
 HAS_TORCH = import importlib.util as u; raise SystemExit(not u.find_spec('torch'))

@@ -14,11 +14,14 @@ _HOMES = {
     "timeline": ["Timeline"],
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
-__all__ = sorted(_HOME)
+_MODULES = {"schedule"}  # `d2lpar.schedule.make`, without an import of its own
+__all__ = sorted(_HOME.keys() | _MODULES)
 
 
 def __getattr__(name):
     """A public name is loaded when first used: ranks start without the most of it."""
+    if name in _MODULES:
+        return importlib.import_module(f".{name}", __name__)
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)

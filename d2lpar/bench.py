@@ -3,7 +3,7 @@
 Four questions.  Each run starts real processes, except those of the simulator.
 
     allreduce     the course's all-reduces against `dist.all_reduce`, in one run
-    prediction    a ring, predicted from single messages, and measured
+    prediction    a ring, predicted from steps measured alone, and measured
     startup       four ranks by `d2lpar.run` and by `torch.multiprocessing.spawn`
     simulator     messages per second of real time
 
@@ -325,10 +325,9 @@ def _greet():
 
 def simulator(seconds):
     """Messages per second of real time, in three programs."""
-    blocking = _rate(_to_and_fro, 2, seconds)
     return {
         "simulator": {
-            "send and recv, 2 ranks": blocking,
+            "send and recv, 2 ranks": _rate(_to_and_fro, 2, seconds),
             "ring of 4, batched": _rate(_round, 4, seconds),
             "ring of 64, batched": _rate(_round, 64, seconds),
         }

@@ -152,11 +152,11 @@ def bench(
 ):
     """Measure all-reduces, start-up, simulator and training on this machine."""
     from . import bench as measuring
-    from . import bench_sharding
+    from . import bench_overlap, bench_sharding
 
     try:
         plan = measuring.plan(sizes, ranks, quick)
-        plan += bench_sharding.plan(ranks, quick)
+        plan += bench_overlap.plan(ranks, quick) + bench_sharding.plan(ranks, quick)
     except ValueError as error:
         raise Refused(error) from None
     if json_file is not None and not json_file.absolute().parent.is_dir():
@@ -170,7 +170,8 @@ def bench(
             bar.update(task, description=name)
             measuring.add(results, measure())
             bar.advance(task)
-    for table in (*measuring.tables(results), *bench_sharding.tables(results)):
+    benches = measuring, bench_overlap, bench_sharding
+    for table in (table for bench in benches for table in bench.tables(results)):
         console.print(table)
     if json_file is not None:
         json_file.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")

@@ -20,13 +20,14 @@ FACES = {
 }
 EDGES = {"waiting": "#BBBBBB", "receiving": "#56B4E9", "collective": "#FFFFFF"}
 HATCHES = {"waiting": "////", "collective": "...."}
+EXPOSED = {"facecolors": "#D55E0059", "edgecolors": "#D55E00", "linewidths": 1.0}
 INK = {"compute": "white", "sending": "black", "receiving": "black"}
 MANY_RANKS = 16  # above: one thin row per rank
 MANY_MESSAGES = 60  # above: numbers at both ends in place of arrows
 MOST_ROWS = 128  # above: evenly chosen ranks only, and the picture says so
 FONT = 7.5  # points
 ROW = 0.2  # inches
-BELOW = {"loc": "lower center", "ncols": 5, "frameon": False, "fontsize": FONT + 1}
+BELOW = {"loc": "lower center", "ncols": 6, "frameon": False, "fontsize": FONT + 1}
 BESIDE = {"loc": "upper left", "bbox_to_anchor": (1.01, 1), "borderaxespad": 0}
 BESIDE |= {"frameon": False, "fontsize": FONT}
 
@@ -42,31 +43,37 @@ class Row:
     height: float
 
 
-def plot_timeline(timeline, ax=None, width=None, title=None):
+def plot_timeline(timeline, ax=None, width=None, title=None, exposed=False):
     """A row per rank and stream over time; returns the figure, or the given axes."""
     if title is None:
-        took = f"{show_seconds(timeline.elapsed)} {timeline.clock}"
-        title = f"{_ranks(timeline)}, {took}"
+        title = f"{_ranks(timeline)}, {_took(timeline, exposed)}"
     if ax is not None:
-        draw(ax, timeline, timeline.elapsed, title)
-        ax.legend(handles=_handles([timeline]), **BESIDE)
+        draw(ax, timeline, timeline.elapsed, title, exposed=exposed)
+        ax.legend(handles=_handles([timeline], exposed), **BESIDE)
         return ax
-    return _figure({title: timeline}, width, alt_text(timeline))
+    return _figure({title: timeline}, width, alt_text(timeline, exposed), exposed)
 
 
-def compare_timelines(timelines, width=None):
+def compare_timelines(timelines, width=None, exposed=False):
     """Several timelines, name by name, on one time axis; returns the figure."""
     if not timelines:
         raise ValueError("There is no timeline to draw.")
-    titled = {
-        f"{name}: {show_seconds(line.elapsed)} {line.clock}": line
-        for name, line in timelines.items()
-    }
-    words = [f"{name}: {alt_text(line)}" for name, line in timelines.items()]
-    return _figure(titled, width, " ".join(words))
+    lines = timelines.items()
+    titled = {f"{name}: {_took(line, exposed)}": line for name, line in lines}
+    words = [f"{name}: {alt_text(line, exposed)}" for name, line in lines]
+    return _figure(titled, width, " ".join(words), exposed)
 
 
-def alt_text(timeline):
+def _took(timeline, exposed):
+    """`3.2 ms virtual`, and how much of it is exposed on the worst rank."""
+    text = f"{show_seconds(timeline.elapsed)} {timeline.clock}"
+    if exposed:
+        worst = max(map(timeline.exposed, range(timeline.world_size)))
+        text += f", communication exposed for {show_seconds(worst)}"
+    return text
+
+
+def alt_text(timeline, exposed=False):
     """One sentence for those who do not see the picture."""
     took = f"{show_seconds(timeline.elapsed)} of {timeline.clock} time"
     if not len(timeline):
@@ -79,6 +86,10 @@ def alt_text(timeline):
             parts.append(f"{kind} {share:.0%}")
     count = sum(event.stream == "send" for event in timeline)
     sent = f"{count:,} message{'' if count == 1 else 's'}"
+    if exposed:
+        shares = [timeline.exposed(rank) for rank in range(timeline.world_size)]
+        share = sum(shares) / len(shares) / (timeline.elapsed or 1)
+        parts.append(f"shaded as exposed communication {share:.0%}")
     return (
         f"Timeline of {_ranks(timeline)} over {took}, {sent}; "
         f"of its time a rank spends on average {', '.join(parts) or 'none'}."
@@ -88,7 +99,7 @@ def alt_text(timeline):
 # ------------------------------------------------------------------------ the layout
 
 
-def _figure(timelines, width, alt):
+def _figure(timelines, width, alt, exposed=False):
     """One panel per timeline, above each other; sizes in inches."""
     elapsed = max(line.elapsed for line in timelines.values())
     panels = [_rows(line) for line in timelines.values()]
@@ -104,8 +115,8 @@ def _figure(timelines, width, alt):
         box = (left / width, top / whole)
         size = ((width - left - right) / width, height / whole)
         last = top <= below + 1e-6
-        draw(figure.add_axes((*box, *size)), line, elapsed, title, last)
-    handles = _handles(list(timelines.values()))
+        draw(figure.add_axes((*box, *size)), line, elapsed, title, last, exposed)
+    handles = _handles(list(timelines.values()), exposed)
     figure.legend(handles=handles, **BELOW)
     return figure
 
@@ -126,7 +137,7 @@ def _rows(timeline):
     return rows
 
 
-def draw(ax, timeline, elapsed, title="", last=True):
+def draw(ax, timeline, elapsed, title="", last=True, exposed=False):
     """Draw one timeline on these axes, over a time axis up to `elapsed`."""
     rows = _rows(timeline)
     bottom = rows[-1].top + rows[-1].height
@@ -136,6 +147,8 @@ def draw(ax, timeline, elapsed, title="", last=True):
     ax.set_ylim(bottom + 0.1, -0.1)
     bars = _bars(rows)
     _draw_bars(ax, bars, scale, thin)
+    if exposed:
+        _draw_exposed(ax, timeline, rows, scale)
     messages = [] if thin else timeline.messages()
     arrows = len(messages) <= MANY_MESSAGES
     if not thin:
@@ -168,9 +181,10 @@ def _bars(rows):
 def _draw_bars(ax, bars, scale, thin):
     from matplotlib.collections import PolyCollection
 
-    gap = 0.7 * _per_point(ax)[0]  # between neighbours, where bars have no edges
+    point = _per_point(ax)[0]
+    gap = 0.7 * point  # between neighbours, where bars have no edges
     for kind in KINDS:
-        boxes = []
+        boxes, edges = [], []
         for event, top, height in bars.values():
             if event.kind == kind:
                 a, b = event.start * scale, event.stop * scale
@@ -182,7 +196,23 @@ def _draw_bars(ax, bars, scale, thin):
                 else:
                     c, d = top + 0.06 * height, top + 0.94 * height
                     boxes.append([(a, c), (b, c), (b, d), (a, d)])
-        ax.add_collection(PolyCollection(boxes, **_style(kind, thin)))
+                    edges.append(0.5 if b - a > 3 * point else 0)  # else all white
+        style = _style(kind, thin)
+        ax.add_collection(PolyCollection(boxes, **(style | {"linewidths": edges or 0})))
+
+
+def _draw_exposed(ax, timeline, rows, scale):
+    """Shade the times of every rank in which it waits and communicates."""
+    from matplotlib.collections import PolyCollection
+
+    boxes = []
+    for rank in {row.rank: None for row in rows}:
+        mine = [row for row in rows if row.rank == rank]
+        top, bottom = mine[0].top, mine[-1].top + mine[-1].height
+        for start, stop in timeline.exposed_spans(rank):
+            a, b = start * scale, stop * scale
+            boxes.append([(a, top), (b, top), (b, bottom), (a, bottom)])
+    ax.add_collection(PolyCollection(boxes, **EXPOSED, zorder=3))
 
 
 def _style(kind, thin):
@@ -210,7 +240,7 @@ def _draw_labels(ax, bars, scale, write):
 
 def _wide(text):
     """Points that a label takes across, and a little more."""
-    return len(text) * FONT * 0.64 + 2
+    return sum(1.0 if letter in "mwMW" else 0.64 for letter in text) * FONT + 2
 
 
 def _peer(event):
@@ -292,7 +322,7 @@ def _stride(ranks):
     return step
 
 
-def _handles(timelines):
+def _handles(timelines, exposed=False):
     """The legend: the kinds that occur."""
     from matplotlib.patches import Patch
 
@@ -305,6 +335,9 @@ def _handles(timelines):
         style = _style(kind, thin)
         style = {names[key]: style[key] for key in names if key in style}
         patches.append(Patch(**style, label=kind))
+    if exposed:
+        style = {names[key]: value for key, value in EXPOSED.items()}
+        patches.append(Patch(**style, label="exposed"))
     return patches
 
 

@@ -114,12 +114,12 @@ class Comparison:
             lines.append(f'<tr><th scope="row">{escape(name)}</th>{cells}</tr>')
         return "\n".join(lines + ["</tbody>", "</table>"])
 
-    def plot(self, width=None):
-        """The timelines of all runs on one time axis."""
+    def plot(self, width=None, exposed=False):
+        """The timelines of all runs on one time axis; `exposed` as in `Timeline`."""
         from . import plots
 
         timelines = {name: run.timeline for name, run in self.runs.items()}
-        return plots.compare_timelines(timelines, width=width)
+        return plots.compare_timelines(timelines, width, exposed)
 
 
 def compare(**runs):

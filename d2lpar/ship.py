@@ -14,8 +14,10 @@ import inspect
 import io
 import pickle
 import random
+import sys
 import sysconfig
 import threading
+from types import ModuleType
 
 import cloudpickle
 import numpy as np
@@ -42,6 +44,10 @@ class _Packer(cloudpickle.Pickler):
         home = _RANDOM.get(id(getattr(obj, "__self__", None)))
         if home is not None and hasattr(home, getattr(obj, "__name__", "")):
             return getattr, (home, obj.__name__)  # the rank's own generator, seeded
+        if isinstance(obj, ModuleType) and obj.__name__ not in sys.modules:
+            parent, _, name = obj.__name__.rpartition(".")
+            if getattr(sys.modules.get(parent), name, None) is obj:
+                return getattr, (sys.modules[parent], name)  # torch._C._functions
         if type(obj) is torch.Tensor or type(obj) is torch.nn.Parameter:
             if obj.layout is torch.strided and obj.device.type in ("cpu", "cuda"):
                 return self._tensor(obj)

@@ -108,6 +108,20 @@ class Timeline:
                 spans[event.kind].append((event.start, event.stop))
         return {kind: _length(spans[kind]) for kind in KINDS}
 
+    def exposed_spans(self, rank):
+        """(start, stop) of the times in which the rank waits and communicates.
+
+        What it sends while it computes is hidden, and not in here.
+        """
+        rows = self.rows[rank]
+        waits = [e for e in rows["compute"] if e.kind == "waiting"]
+        others = [e for stream, events in rows.items() for e in events]
+        return _both(_spans(waits), _spans(e for e in others if e.stream != "compute"))
+
+    def exposed(self, rank):
+        """Seconds of communication that no computation of the rank hides."""
+        return _length(self.exposed_spans(rank))
+
     def busy(self, rank, stream="compute"):
         """The part of the run, 0 to 1, in which this row works (does not wait)."""
         spans = [
@@ -117,11 +131,30 @@ class Timeline:
         ]
         return _length(spans) / self.elapsed if self.elapsed else 0.0
 
-    def plot(self, ax=None, width=None, title=None):
-        """The picture: a row per rank and stream, an arrow per message."""
+    def between(self, start, stop):
+        """What happened in this part of the run, as a Timeline that begins at 0.
+
+        Events that reach over an edge are cut off there; their bytes stay whole.
+        """
+        if not start < stop:
+            raise ValueError(f"A part ends after its start, not from {start} to {stop}")
+        inside = [e for e in self.events if e.start < stop and e.stop > start]
+        events = [
+            e._replace(
+                start=max(e.start, start) - start, stop=min(e.stop, stop) - start
+            )
+            for e in inside
+        ]
+        return Timeline(events, self.world_size, self.clock, self.devices)
+
+    def plot(self, ax=None, width=None, title=None, exposed=False):
+        """The picture: a row per rank and stream, an arrow per message.
+
+        With `exposed` the times are shaded in which a rank waits and communicates.
+        """
         from d2lpar import plots
 
-        return plots.plot_timeline(self, ax=ax, width=width, title=title)
+        return plots.plot_timeline(self, ax, width, title, exposed)
 
     def to_chrome_trace(self, path):
         """Write a trace for ui.perfetto.dev; either the whole file or none."""
@@ -158,6 +191,28 @@ def _length(spans):
             covered += stop - max(start, end)
             end = stop
     return covered
+
+
+def _spans(events):
+    """Times (start, stop) that some event covers, apart from each other."""
+    spans = []
+    for start, stop in sorted((event.start, event.stop) for event in events):
+        if spans and start <= spans[-1][1]:
+            spans[-1] = spans[-1][0], max(stop, spans[-1][1])
+        elif stop > start:
+            spans.append((start, stop))
+    return spans
+
+
+def _both(some, others):
+    """Times that are in both of two lists of separate spans."""
+    found, i, j = [], 0, 0
+    while i < len(some) and j < len(others):
+        (a, b), (c, d) = some[i], others[j]
+        if max(a, c) < min(b, d):
+            found.append((max(a, c), min(b, d)))
+        i, j = (i + 1, j) if b <= d else (i, j + 1)
+    return found
 
 
 def lanes(events):

@@ -3,6 +3,8 @@
 import base64
 import io
 import json
+import os
+import re
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -368,35 +370,38 @@ def test_world_is_the_one_that_defaults_names():
 # nbval, as `make test` calls it
 
 
-def nbval(folder, notebook):
-    """The finished process of `pytest --nbval` on this notebook."""
-    notebooks.write(folder / "x.ipynb", notebook)
+@pytest.fixture(scope="module")
+def nbval(tmp_path_factory):
+    """What `pytest --nbval` says of four notebooks: outcomes of cells, and its text."""
+    folder = tmp_path_factory.mktemp("nbval")
+    now = execution.torch_version()
+    recorded = {"right": (now, "2"), "wrong": (now, "3"), "other": ("1.0.0", "3")}
+    for name, (torch, printed) in recorded.items():
+        notebook = book(code("print(1 + 1)", stream(printed + "\n")))
+        notebook["metadata"]["d2lpar"]["torch"] = torch
+        notebooks.write(folder / f"{name}.ipynb", notebook)
+    number = "len(In) - 1"
+    cells = [code(f"print({number})", stream(f"{i}\n"), count=i) for i in (1, 2, 3)]
+    notebooks.write(folder / "counts.ipynb", book(*cells))
     (folder / "conftest.py").write_text((ROOT / "conftest.py").read_text())
-    command = [sys.executable, "-m", "pytest", "--nbval", "--nbval-current-env"]
-    return subprocess.run(
-        [*command, "-q", "-p", "no:cacheprovider", "x.ipynb"],
-        cwd=folder, capture_output=True, text=True, timeout=120,
+    command = [sys.executable, "-m", "pytest", "--nbval", "--nbval-current-env", "-rA"]
+    done = subprocess.run(
+        [*command, "-q", "-p", "no:cacheprovider", *sorted(os.listdir(folder))[1:]],
+        cwd=folder, capture_output=True, text=True, timeout=200,
     )  # fmt: skip
+    lines = re.findall(r"^(PASSED|FAILED) (\w+)\.ipynb::", done.stdout, re.M)
+    return [(name, outcome) for outcome, name in lines], done.stdout
 
 
 @pytest.mark.parametrize(
-    ("torch", "printed", "ends"),
-    [
-        (execution.torch_version(), "2", "1 passed"),
-        (execution.torch_version(), "3", "1 failed"),
-        ("1.0.0", "3", "1 passed"),
-    ],
+    ("name", "outcome"), [("right", "PASSED"), ("wrong", "FAILED"), ("other", "PASSED")]
 )
-def test_nbval_compares_on_the_torch_that_recorded(tmp_path, torch, printed, ends):
-    notebook = book(code("print(1 + 1)", stream(printed + "\n")))
-    notebook["metadata"]["d2lpar"]["torch"] = torch
-    done = nbval(tmp_path, notebook)
-    assert ends in done.stdout.splitlines()[-1]
-    assert ("outputs not compared" in done.stdout) == (torch == "1.0.0")
+def test_nbval_compares_on_the_torch_that_recorded(nbval, name, outcome):
+    outcomes, text = nbval
+    assert [how for which, how in outcomes if which == name] == [outcome]
+    told = f"{name}.ipynb" in text.partition("outputs not compared")[0].splitlines()[-1]
+    assert told == (name == "other")
 
 
-def test_nbval_counts_the_cells(tmp_path):
-    number = "len(In) - 1"
-    cells = [code(f"print({number})", stream(f"{i}\n"), count=i) for i in (1, 2, 3)]
-    done = nbval(tmp_path, book(*cells))
-    assert "3 passed" in done.stdout.splitlines()[-1]
+def test_nbval_counts_the_cells(nbval):
+    assert nbval[0].count(("counts", "PASSED")) == 3

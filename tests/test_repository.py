@@ -21,8 +21,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 LAYERS = """
 __main__
 cli
-execution
-bench_sharding
+execution bench_overlap bench_sharding
 inline_code doctor exercises bench
 notebooks d2l_loader
 __init__
@@ -41,9 +40,10 @@ launch
 backends
 ship
 runs
+schedule
 plots
 timeline
-cluster schedule data
+cluster data
 errors
 """
 HEIGHT = {

@@ -275,6 +275,21 @@ def multiply(count=1):
     return d2lpar.now() - start
 
 
+def test_an_output_that_is_given_is_charged_once():
+    def program(given):
+        x, y = torch.ones(1000, 1000), torch.empty(1000, 1000)
+        start = d2lpar.now()
+        if given:
+            torch.mul(x, 2.0, out=y)
+        else:
+            torch.mul(x, 2.0)
+        return d2lpar.now() - start
+
+    at = {"world_size": 1, "backend": "sim", "cluster": "1xT4"}
+    given, new = (d2lpar.run(program, way, **at).results for way in (True, False))
+    assert given == new
+
+
 def test_computing_is_charged_by_the_roofline():
     cluster = Cluster.of("2xH100")
     moved = 4 * (256 * 512 * 2 + 256 * 256)

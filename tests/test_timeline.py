@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from matplotlib.colors import to_hex
 
 from d2lpar import plots
 from d2lpar.timeline import Event, Timeline, lanes, show_bytes, show_seconds
@@ -211,6 +212,68 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
         bad.to_chrome_trace(path)
     assert path.read_text() == "old"
     assert [file.name for file in tmp_path.iterdir()] == ["trace.json"]
+
+
+@pytest.fixture
+def hidden():
+    """A rank computes 0-4 and 6-7 and waits in between; two collectives, a message."""
+    events = [
+        Event(0, "compute", "mm", 0.0, 4.0),
+        Event(0, "compute", "wait", 4.0, 6.0),
+        Event(0, "compute", "mm", 6.0, 7.0),
+        Event(0, "compute", "wait", 7.0, 8.0),
+        Event(0, "comm", "all_reduce", 1.0, 3.0, bytes=8),
+        Event(0, "comm", "all_reduce", 3.5, 5.0, bytes=8),
+        Event(0, "recv", "recv", 4.5, 5.5, bytes=8, peer=1, id=1),
+        Event(1, "send", "send", 4.5, 5.5, bytes=8, peer=0, id=1),
+    ]
+    return Timeline(events, 2)
+
+
+def test_exposed_is_what_no_computation_hides(hidden):
+    assert hidden.exposed_spans(0) == [(4.0, 5.5)] and hidden.exposed(0) == 1.5
+    assert hidden.exposed_spans(1) == [] and hidden.exposed(1) == 0
+
+
+def test_a_part_of_a_timeline_begins_at_zero(hidden):
+    part = hidden.between(3.0, 5.0)
+    assert part.elapsed == 2.0 and part.clock == hidden.clock
+    spans = [(e.rank, e.name, e.start, e.stop) for e in part]
+    assert spans == [
+        (0, "mm", 0.0, 1.0),
+        (0, "all_reduce", 0.5, 2.0),
+        (0, "wait", 1.0, 2.0),
+        (0, "recv", 1.5, 2.0),
+        (1, "send", 1.5, 2.0),
+    ]
+    assert part.exposed(0) == 1.0
+    with pytest.raises(ValueError, match="from 5 to 5"):
+        hidden.between(5, 5)
+
+
+def boxes(axes, colour):
+    """Extents in time of what is drawn in this colour."""
+    found = []
+    for drawn in axes.collections:
+        if to_hex(drawn.get_facecolor()[0], keep_alpha=True) == colour:
+            for path in drawn.get_paths():
+                x, y = path.get_extents().intervalx, path.get_extents().intervaly
+                found.append((*x, *y))
+    return found
+
+
+def test_exposed_communication_is_shaded_over_all_rows_of_its_rank(hidden):
+    colour = plots.EXPOSED["facecolors"].lower()
+    figure = hidden.plot(exposed=True)
+    assert boxes(figure.axes[0], colour) == [(4.0, 5.5, 0.0, 3.0)]
+    assert "exposed for 1.5 s" in figure.axes[0].get_title(loc="left")
+    assert "exposed communication 9%" in figure.alt
+    assert [t.get_text() for t in figure.legends[0].texts][-1] == "exposed"
+    usual = hidden.plot()
+    assert boxes(usual.axes[0], colour) == [] and "exposed" not in usual.alt
+    both = plots.compare_timelines({"a": hidden, "b": hidden}, exposed=True)
+    assert [len(boxes(axes, colour)) for axes in both.axes] == [1, 1]
+    assert hidden.plot(ax=usual.axes[0], exposed=True) is usual.axes[0]
 
 
 @pytest.mark.parametrize(

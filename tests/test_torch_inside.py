@@ -202,3 +202,33 @@ def test_ddp_overlaps_its_all_reduces_with_backward():
         for c in computes
     )
     assert hidden > 0.2 * sum(e.stop - e.start for e in reduces)
+
+
+DOUBLE = """
+import torch
+from torch.autograd.function import once_differentiable
+
+class Double(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return 2 * x
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradient):
+        return 2 * gradient
+
+def gradient():
+    x = torch.ones(1, requires_grad=True)
+    Double.apply(x).backward()
+    return x.grad.item()
+"""
+
+
+@pytest.mark.parametrize("world", ["sim", "gloo"])
+def test_a_function_with_a_backward_of_its_own_travels(world):
+    """As in a cell: `once_differentiable` refers to a module that has no file."""
+    cell = {"__name__": "__main__"}
+    exec(DOUBLE, cell)
+    run = d2lpar.run(cell["gradient"], world_size=2, backend=world)
+    assert run.results == [2.0, 2.0]

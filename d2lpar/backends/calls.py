@@ -294,7 +294,7 @@ _REDUCE = {
 def reduced(tensors, op):
     """The reduction of the ranks' tensors, in rank order."""
     if op not in _REDUCE:
-        raise ValueError(f"the simulator does not know the reduction {op}")
+        raise ValueError(f"this course does not know the reduction {op}")
     total = tensors[0].clone()
     for tensor in tensors[1:]:
         total = _REDUCE[op](total, tensor)

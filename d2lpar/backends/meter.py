@@ -85,7 +85,9 @@ class Meter(TorchDispatchMode):
             self.peak = self.bytes
 
     def _charge(self, func, args, kwargs, out):
-        tensors = list(_tensors((*args, *kwargs.values(), out)))
+        # what is only written, `out=...`, is among the arguments and the results
+        given = [value for name, value in kwargs.items() if name != "out"]
+        tensors = list(_tensors((*args, *given, out)))
         if not tensors:
             return
         moved = sum(t.numel() * t.element_size() for t in tensors)

@@ -26,7 +26,9 @@ from .judging import (
     same,
 )
 from .requirements import (
+    all_waited,
     bytes_sent,
+    extra_memory,
     from_messages,
     messages,
     rounds,
@@ -95,11 +97,6 @@ def _past_the_left(attempt):
     """Bytes that each rank sends to others than its left neighbour."""
     traffic, n = attempt.run.traffic, attempt.case.n
     return [int(traffic[r].sum() - traffic[r, r - 1]) for r in range(n)]
-
-
-def _memory(attempt):
-    """What each rank allocated; unknown on processes, where it counts as nothing."""
-    return attempt.run.peak_memory or 0
 
 
 def _spoken(attempt):
@@ -186,6 +183,7 @@ ring = Exercise(
     ring_cases,
     [
         from_messages(),
+        all_waited(),
         bytes_sent(_ring_bytes),
         Requirement(
             "bytes to others than the left",
@@ -194,13 +192,7 @@ ring = Exercise(
             show=show_bytes,
         ),
         rounds(lambda case: 2 * (case.n - 1), exactly=False),
-        Requirement(
-            "extra memory of a rank",
-            _memory,
-            _one_chunk,
-            exactly=False,
-            show=show_bytes,
-        ),
+        extra_memory(_one_chunk),
         same_bits(),
         Requirement("ranks that return a value", _spoken, lambda case: 0),
     ],
@@ -280,7 +272,7 @@ ring = Exercise(
         ),
         Mistake(
             "spare",
-            _above(lambda r: r.peak_memory or (), _one_chunk),
+            _above(lambda r: r.peak_memory, _one_chunk),
             "It asks for more memory than one chunk at a time.",
             "A buffer that is made anew in each step exists twice for a moment; "
             "`a + b` makes a third. Make one before the loop, and use `out=`.",
@@ -293,7 +285,6 @@ ring = Exercise(
         ),
     ],
     outcome=argument(0),
-    processes=(3,),
 )
 
 
@@ -392,6 +383,7 @@ where_max = Exercise(
     max_cases,
     [
         from_messages(),
+        all_waited(),
         rounds(_levels, exactly=False),
         messages(lambda case: case.n * _levels(case), exactly=False),
         bytes_sent(lambda case: 16 * _levels(case), exactly=False),

@@ -154,6 +154,7 @@ class Exercise:
     perform        (fn, case, **options) -> Attempt
     processes      world sizes at which it must be right on real processes too, where
                    ranks share nothing: no module, no file handle, no luck of order
+    native         whether native collectives may be called
     """
 
     name: str
@@ -165,6 +166,7 @@ class Exercise:
     agrees: Callable = lambda came, expected, case: same(came, expected)
     perform: Callable = on_ranks
     processes: tuple = (3,)
+    native: bool = False
 
     def attempt(self, fn, case, **options):
         """The Attempt of `fn` at this case; it ends, whatever `fn` does."""
@@ -205,6 +207,8 @@ def same(came, wanted):
 def _same_tensors(came, wanted):
     if came.shape != wanted.shape or came.dtype != wanted.dtype:
         return False
+    if torch.equal(came, wanted):
+        return True  # most often, and many times faster
     return all(map(close, came.flatten().tolist(), wanted.flatten().tolist()))
 
 

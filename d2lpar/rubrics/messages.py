@@ -292,7 +292,6 @@ mended = Exercise(
             "The messages are the right ones. Only their order is not.",
         ),
     ],
-    processes=(3,),
 )
 
 

@@ -7,6 +7,7 @@ import torch
 from ..cluster import Cluster
 from .judging import Case, Exercise, Mistake, ranks, same
 from .requirements import (
+    all_waited,
     bytes_sent,
     extra_memory,
     from_messages,
@@ -119,6 +120,7 @@ deal = Exercise(
         bytes_sent(_deal_bytes),
         messages(_deal_messages, exactly=False),
         from_messages(),
+        all_waited(),
         untouched(0),
     ],
     [
@@ -362,6 +364,7 @@ broadcast_big = Exercise(
         seconds(_broadcast_seconds, exactly=False),
         extra_memory(lambda case: SPARE),
         from_messages(),
+        all_waited(),
     ],
     [
         Mistake(
@@ -463,7 +466,6 @@ broadcast_big = Exercise(
     ],
     outcome=lambda attempt, rank: attempt.args[rank][0],
     agrees=_equal,
-    processes=(3,),
 )
 
 
@@ -571,6 +573,7 @@ running_sum = Exercise(
         bytes_sent(_running_bytes, exactly=False),
         extra_memory(_three_tensors),
         from_messages(),
+        all_waited(),
     ],
     [
         Mistake(
@@ -755,6 +758,7 @@ reduce_shards = Exercise(
         rounds(lambda case: case.n - 1, exactly=False),
         extra_memory(_three_shards),
         from_messages(),
+        all_waited(),
         untouched(0),
     ],
     [
@@ -919,6 +923,7 @@ transpose = Exercise(
         rounds(lambda case: case.n - 1, exactly=False),
         extra_memory(_transpose_memory),
         from_messages(),
+        all_waited(),
         untouched(0),
     ],
     [

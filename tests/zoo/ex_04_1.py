@@ -184,7 +184,7 @@ def integers_through_floats(x, k):
     return come.double().to(x.dtype)
 
 
-@wrong("raises")
+@wrong("processes")
 def zeros_travel_and_a_module_carries(x, k):
     """Threads share modules, processes do not."""
     n, r = dist.get_world_size(), dist.get_rank()

@@ -62,6 +62,22 @@ def a_list_of_rows_and_one_batch_of_messages(x, root, rows, features):
     return mine
 
 
+@wrong("no wait")
+def nobody_waits(x, root, rows, features):
+    """The receivers wait, so it is right; but a program that goes on loses messages."""
+    n, r = dist.get_world_size(), dist.get_rank()
+    sizes = counts(rows, n)
+    if r == root:
+        for peer in range(n):
+            if peer != root and sizes[peer]:
+                dist.isend(x[peer::n].contiguous(), peer)
+        return x[root::n].clone()
+    mine = torch.empty(sizes[r], features, dtype=torch.float64)
+    if sizes[r]:
+        dist.recv(mine, root)
+    return mine
+
+
 @wrong("blocks")
 def chunks_of_neighbours(x, root, rows, features):
     n, r = dist.get_world_size(), dist.get_rank()

@@ -1,0 +1,333 @@
+"""Data parallel training: every rank has its rows, and all ranks one gradient.
+
+Five rows on two ranks.  The loss is a mean, so a row counts 1/5 wherever it is:
+
+                  rank 0                   rank 1
+    shard         rows 0 1 2               rows 3 4
+    backward      (g0 + g1 + g2) / 5       (g3 + g4) / 5           partial sums
+    all-reduce    (g0 + ... + g4) / 5      (g0 + ... + g4) / 5     the same bits
+    step          w - lr g                 w - lr g                the same weights
+
+n ranks, r this rank, N rows of the whole batch, m micro-batches, C channels.  Serial
+truth: the same model on one device, with the whole batch.  Ranks start with equal
+weights, for instance from equal seeds.  The all-reduce is an argument: any function
+that works as `ring_allreduce(tensor, group=group)` does; `dist.all_reduce`, too.
+"""
+
+import itertools
+import math
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from .allreduce import ring_allreduce
+from .scatter import tree_broadcast
+
+
+# Eight rows on three ranks; the first N mod n ranks have one row more.
+#
+#     rank    0          1          2
+#     rows    0 1 2      3 4 5      6 7
+def shard(batch, group=None):
+    """This rank's rows of the batch, as views.
+
+    batch    a tensor [N, ...], or a tuple of tensors with N rows each
+
+    Every row is on one rank.  With fewer rows than ranks some get 0 rows.  No
+    message: every rank knows the batch, or where to read its part of it.
+    """
+    n, r = _place(group)
+    if isinstance(batch, torch.Tensor):
+        if batch.dim() == 0:
+            raise ValueError("A batch has rows; a 0-dimensional tensor has none")
+        return batch.tensor_split(n)[r]  # [N/n, ...]
+    if not isinstance(batch, tuple | list):
+        kind = type(batch).__name__
+        raise TypeError(f"A batch is a tensor or a tuple of them, not {kind}.")
+    parts = [shard(part, group) for part in batch]
+    rows = [len(part) for part in batch]
+    if len(set(rows)) > 1:
+        raise ValueError(f"The parts of a batch have {rows} rows, unequal.")
+    return type(batch)(*parts) if hasattr(batch, "_fields") else tuple(parts)
+
+
+#     rank          0       1       2
+#     parameter 0   sum     sum     sum      one all-reduce for each parameter,
+#     parameter 1   sum     sum     sum      in the model's order on all ranks
+@torch.no_grad()
+def sum_gradients(model, allreduce=ring_allreduce, group=None):
+    """The gradient of every parameter is the sum over ranks, in place.
+
+    Right where each rank's loss is its part of the whole loss.  Frozen
+    parameters take no part, tied ones once.  ValueError: one has no gradient.
+    """
+    for gradient in _gradients(model):
+        whole = gradient.contiguous()  # itself, or a copy where it has gaps
+        allreduce(whole, group=group)
+        if whole is not gradient:
+            gradient.copy_(whole)
+
+
+@torch.no_grad()
+def average_gradients(
+    model,
+    allreduce=ring_allreduce,
+    weight=None,
+    group=None,
+):
+    """The gradient of every parameter is the weighted mean over ranks.
+
+    weight    rows behind this rank's gradient; None: all ranks have as many
+
+    For losses that are means over the rank's own rows; a weight of 0 takes a
+    rank out.  Where a rank's loss depends on other ranks' rows, weights come
+    too late (SyncBatchNorm): scale the loss, and use `sum_gradients`.
+    """
+    share = 1 / _place(group)[0]
+    if weight is not None:
+        share = _share(weight, allreduce, group)
+    for gradient in _gradients(model):
+        if share == 0:
+            gradient.zero_()  # the mean of no rows is NaN, and 0 NaN is NaN
+        else:
+            gradient *= share
+    sum_gradients(model, allreduce, group)
+
+
+def _share(weight, allreduce, group):
+    """This rank's weight over that of all ranks; it takes an all-reduce."""
+    if not 0 <= weight < math.inf:
+        raise ValueError(f"A weight is a number of rows, not {weight}.")
+    total = torch.tensor([float(weight)], dtype=torch.float64)
+    allreduce(total, group=group)
+    if total == 0:
+        raise ValueError("The weights of all ranks are 0: no rank has a row.")
+    return weight / total.item()
+
+
+def _gradients(model):
+    """The gradients of all parameters that are trained, in model order."""
+    found = []
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            gradient = parameter.grad
+            if gradient is None or gradient.is_sparse:
+                kind = "no" if gradient is None else "a sparse"
+                raise ValueError(
+                    f"{name} has {kind} gradient on rank {dist.get_rank()}: "
+                    "use it in the loss, or freeze it on all ranks."
+                )
+            found.append(gradient)
+    return found
+
+
+# Two ranks, two micro-batches; one all-reduce however many there are.
+#
+#     rank 0    F B rows 0 1    F B row 2    all-reduce    step
+#     rank 1    F B row 3       F B row 4    all-reduce    step
+def train_step(
+    model, loss, batch, optimizer, allreduce=ring_allreduce, group=None, m=1
+):
+    """The model has made one step on the whole batch, the same on every rank.
+
+    batch    (inputs, targets), the whole batch, equal on all ranks
+    loss     (outputs, targets) -> the sum of the losses of these rows
+    m        micro-batches: a rank takes its rows in m parts, to save memory
+
+    Returns this rank's part of the mean loss; the parts of all ranks add up.
+    """
+    N = len(batch[0])
+    if N == 0 or m < 1:
+        raise ValueError(f"A step has a row and a part, not N = {N}, m = {m}.")
+    parts = [x.tensor_split(m) for x in shard(batch, group)]
+    optimizer.zero_grad()
+    total = 0.0
+    for x, y in zip(*parts, strict=True):
+        part = loss(model(x), y) / N  # what these rows add to the mean
+        part.backward()  # .grad grows by its gradient
+        total = total + part.detach()
+    sum_gradients(model, allreduce, group)
+    optimizer.step()
+    return total
+
+
+@torch.no_grad()
+def check_replicas(model, group=None):
+    """Nothing, if all ranks have rank 0's parameters and buffers, bit by bit.
+
+    ValueError: it names the first that differs.  Rank 0's tensors travel by
+    the tree of chapter 05, one by one.
+    """
+    both = itertools.chain(model.named_parameters(), model.named_buffers())
+    for name, tensor in both:
+        mine = tensor.detach().contiguous().view(-1, 1)
+        first = mine.clone()
+        tree_broadcast(first, 0, group)
+        unequal = first.view(torch.uint8) != mine.view(torch.uint8)  # bytes
+        if unequal.any():
+            count = int(unequal.any(dim=1).sum())
+            raise ValueError(
+                f"{name} of rank {dist.get_rank(group)} is not rank 0's: "
+                f"{count:,} of {len(mine):,} numbers differ. Start all ranks "
+                "with one seed, or broadcast the model."
+            )
+
+
+# Six rows on two ranks; p = 1/2, and a drop is a dot.
+#
+#     drawn by both    1.11   .1.1   11..   ..1.   1..1   .11.
+#     used by          rank 0 ......rank 0  rank 1 ......rank 1
+def shard_dropout(x, N, p=0.5, training=True, group=None):
+    """Dropout of this rank's rows with the mask that one device would draw.
+
+    x    this rank's shard of N rows, as `shard` cuts them
+
+    All ranks draw the mask of all N rows, so their random states must be equal
+    before, and are equal after.  On a CPU one device is `nn.Dropout`.
+    """
+    if not training:
+        return x
+    mask = F.dropout(x.new_ones(N, *x.shape[1:]), p)  # [N, ...], on all ranks
+    mine = shard(mask, group)  # [N/n, ...]
+    if len(mine) != len(x):
+        raise ValueError(
+            f"Of {N} rows this rank has {len(mine)}, but x has {len(x)}: N "
+            "counts the rows of all ranks, and x is cut as `shard` cuts."
+        )
+    return x * mine
+
+
+class SyncBatchNorm(nn.BatchNorm2d):
+    """Batch norm over the rows of all ranks: nn.BatchNorm on one device.
+
+    x [N/n, C] or [N/n, C, ...]; options as in nn.BatchNorm.  Forward it sums
+    C+1 and then C numbers over ranks, backward 2C.  All ranks call it equally
+    often, also with 0 rows; their losses are parts of the whole loss.
+    """
+
+    def __init__(self, C, allreduce=ring_allreduce, group=None, **options):
+        super().__init__(C, **options)
+        self.over = allreduce, group
+
+    def forward(self, x):
+        """x, normalised per channel; in training, running statistics move."""
+        _check_channels(x, self.num_features)
+        if not self.training and self.track_running_stats:
+            four = self.running_mean, self.running_var, self.weight, self.bias
+            return F.batch_norm(x, *four, eps=self.eps)
+        normal, mean, var, M = _Normalise.apply(x, self.eps, *self.over)
+        if self.training and self.track_running_stats:
+            _remember(self, mean, var * M / (M - 1))
+        if self.affine:
+            normal = normal * _column(self.weight, x) + _column(self.bias, x)
+        return normal.to(x.dtype)
+
+
+class _Normalise(torch.autograd.Function):
+    """(x - mean) / std over all ranks' rows; and mean, variance, count."""
+
+    @staticmethod
+    def forward(ctx, x, eps, allreduce, group):
+        normal, scale, *statistics = _normalise(x, eps, allreduce, group)
+        ctx.over = allreduce, group
+        ctx.save_for_backward(normal, scale, statistics[-1])
+        ctx.mark_non_differentiable(*statistics)
+        return normal, *statistics
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, g, *_):
+        normal, scale, M = ctx.saved_tensors
+        sums = torch.cat([_channel_sums(g), _channel_sums(g * normal)])  # [2C]
+        allreduce, group = ctx.over
+        allreduce(sums, group=group)
+        shift, turn = (sums / M).chunk(2)  # through the mean, the variance
+        g = g - _column(shift, g) - normal * _column(turn, g)
+        return g * _column(scale, g), None, None, None
+
+
+def _normalise(x, eps, allreduce, group):
+    """(normalised x, 1 / std, mean, variance, count) over all ranks."""
+    x = x.to(torch.promote_types(x.dtype, torch.float32))
+    count = x.new_tensor([x.numel() / x.shape[1]])
+    sums = torch.cat([_channel_sums(x), count])  # [C+1], partial sums
+    allreduce(sums, group=group)
+    mean, M = sums[:-1] / sums[-1], sums[-1]
+    if M < 2:
+        raise ValueError("Batch norm needs two values per channel to train.")
+    x = x - _column(mean, x)
+    squares = _channel_sums(x * x)  # [C], partial sums, around the common mean
+    allreduce(squares, group=group)
+    var = squares / M
+    scale = (var + eps).rsqrt()
+    return x * _column(scale, x), scale, mean, var, M
+
+
+def _channel_sums(x):
+    """[C]: the sums over everything but the channels."""
+    return x.sum([d for d in range(x.dim()) if d != 1])
+
+
+def _column(v, x):
+    """v [C] as [1, C, 1, ...], to go with x."""
+    return v.view(1, -1, *[1] * (x.dim() - 2))
+
+
+@torch.no_grad()
+def _remember(norm, mean, var):
+    """The running statistics have moved towards these, as torch moves them."""
+    norm.num_batches_tracked += 1
+    part = norm.momentum
+    if part is None:
+        part = 1 / norm.num_batches_tracked.item()  # the mean of all so far
+    norm.running_mean.lerp_(mean.to(norm.running_mean.dtype), part)
+    norm.running_var.lerp_(var.to(norm.running_var.dtype), part)
+
+
+def _check_channels(x, C):
+    if x.dim() < 2 or x.shape[1] != C:
+        shape = list(x.shape)
+        raise ValueError(f"x needs the shape [N, {C}, ...], not {shape}.")
+
+
+def convert_batch_norms(model, allreduce=ring_allreduce, group=None):
+    """The model, each nn.BatchNorm in it replaced by a SyncBatchNorm.
+
+    Parameters and buffers are the same objects as before, with the same names.
+    """
+    if isinstance(model, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d):
+        options = {"eps": model.eps, "momentum": model.momentum}
+        options |= {"affine": model.affine, "device": "meta"}
+        options |= {"track_running_stats": model.track_running_stats}
+        new = SyncBatchNorm(model.num_features, allreduce, group, **options)
+        for name, tensor in model.named_parameters():
+            setattr(new, name, tensor)
+        for name, tensor in model.named_buffers():
+            setattr(new, name, tensor)
+        return new.train(model.training)
+    for name, child in model.named_children():
+        setattr(model, name, convert_batch_norms(child, allreduce, group))
+    return model
+
+
+def scaled_lr(step, base, k, warmup=0):
+    """The learning rate at `step` for a k times larger batch: k times `base`.
+
+    In the first `warmup` steps it grows evenly from `base`.  Linear scaling
+    and gradual warm-up: Goyal et al. 2017, sections 2.1 and 2.2.
+    """
+    if k <= 0 or warmup < 0:
+        raise ValueError(f"k > 0 and warmup >= 0 are wanted, not {k}, {warmup}")
+    done = min(1, step / warmup) if warmup else 1
+    return base * (1 + (k - 1) * done)
+
+
+def _place(group):
+    """(ranks in the group, this rank's number in it)."""
+    n, r = dist.get_world_size(group), dist.get_rank(group)
+    if r < 0:
+        raise ValueError("This rank is not in the group. Only members call.")
+    return n, r

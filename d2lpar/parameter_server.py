@@ -1,0 +1,374 @@
+"""Parameter servers: some ranks keep the parameters, the others compute gradients.
+
+One step of two workers and one server; S is the size of the parameters:
+
+                server 0              worker 1           worker 2
+    pull        parameters ->         <-  S bytes        <-  S bytes
+    compute                           own batch          own batch
+    push        optimizer step        S bytes  ->        S bytes  ->
+
+A worker only pulls, computes and pushes.  When the server answers is the server's rule:
+
+    rule              an update has                who waits
+    synchronous       all gradients of a step      all, for the slowest
+    asynchronous      one gradient, maybe stale    nobody
+    with a bound      one gradient                 who is too far ahead
+    with backups      the first gradients          nobody, for the last
+
+Without a server, `local_sgd` averages parameters now and then, and `TopK` makes
+messages shorter.  n ranks, k servers.  Ranks 0 to k-1 serve, the others work.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from .scatter import all_gather
+
+NOTE = 1  # tag of the short messages that announce a gradient
+
+
+class Flat:
+    """The trained parameters of a model are views of `values`, in one tensor.
+
+    So are their gradients, of `grads`; both are [D].  Tied weights stand there
+    once, frozen ones do not.  A gradient stays 0 where the loss does not
+    depend on a parameter.  ValueError: none is trained, or dtypes are mixed.
+    """
+
+    def __init__(self, model):
+        trained = [p for p in model.parameters() if p.requires_grad]
+        if len(kinds := {str(p.dtype) for p in trained}) != 1:
+            found = ", ".join(sorted(kinds)) or "none that is trained"
+            raise ValueError(f"Parameters need one dtype; here: {found}.")
+        self.trained = trained
+        self.values = torch.cat([p.detach().flatten() for p in trained])
+        self.grads = torch.zeros_like(self.values)
+        sizes = [p.numel() for p in trained]
+        views = self.values.split(sizes), self.grads.split(sizes)
+        for p, value, grad in zip(trained, *views, strict=True):
+            p.data, p.grad = value.view(p.shape), grad.view(p.shape)
+
+
+def gradient_of(flat, task, k):
+    """`flat.grads` is the gradient of task k; what the task returns.
+
+    ValueError where the task has put its gradients elsewhere.
+    """
+    flat.grads.zero_()
+    answer = task(k)
+    start = flat.grads.data_ptr()
+    places = range(start, start + flat.grads.nbytes + 1)
+    for p in flat.trained:
+        if p.grad is None or p.grad.data_ptr() not in places:
+            raise ValueError(
+                "A task has replaced p.grad, so its gradient would be lost: "
+                "leave zero_grad out, gradients are 0 when a task begins."
+            )
+    return answer
+
+
+# Two servers.  Each has its part of the parameters.
+#
+#     pull     <- 0: part 0            <- 1: part 1
+#     push     note, part 0 -> 0       note, part 1 -> 1
+def work(model, task, servers=1, group=None):
+    """The servers have had the gradients of all tasks of this worker.
+
+    `task(k)` is a forward and a backward pass with the k-th batch.  It returns
+    (rows of the batch, whether there is another task).  Returns the number of
+    tasks.  A task: S bytes come, S leave, and a note of 16 to each server.
+    """
+    _place(servers, group)
+    flat = Flat(model)
+    values = flat.values.tensor_split(servers)  # servers x [D/k]
+    grads = flat.grads.tensor_split(servers)
+    done, more = 0, True
+    while more:
+        _wait(_pulls(values, group))
+        rows, more = gradient_of(flat, task, done)
+        note = torch.tensor([rows, int(more)])
+        _wait(_pushes(note, grads, group))
+        done += 1
+    return done
+
+
+def _pulls(parts, group):
+    numbered = enumerate(parts)
+    return [dist.irecv(part, group=group, group_src=i) for i, part in numbered]
+
+
+def _pushes(note, parts, group):
+    works = []
+    for i, part in enumerate(parts):
+        works.append(dist.isend(note, group=group, group_dst=i, tag=NOTE))
+        works.append(dist.isend(part, group=group, group_dst=i))
+    return works
+
+
+def _wait(works):
+    for each in works:
+        each.wait()
+
+
+@dataclass
+class Server:
+    """A part of the parameters, its optimizer, and a book of who has what.
+
+    shard      [D/k], the parameters of this server, with their gradient
+    workers    those that still have tasks; each server begins with another
+    clock      {worker: number of gradients that came from it}
+    given      {worker: version of the parameters that it has}
+    version    the number of updates so far
+    """
+
+    shard: torch.nn.Parameter
+    optimizer: torch.optim.Optimizer
+    workers: list
+    clock: dict
+    given: dict
+    version: int = 0
+    group: object = None
+
+
+def serve(model, make_optimizer, servers=1, group=None):
+    """A `Server` of this rank's part of the parameters; a rule drives it.
+
+    `make_optimizer(parameters)` makes a torch optimizer that treats each
+    element by itself, as SGD and Adam do.  Li et al. 2014, section 3.
+    """
+    n, r = _place(servers, group, serves=True)
+    shard = Flat(model).values.tensor_split(servers)[r].clone()  # [D/k]
+    shard = torch.nn.Parameter(shard)
+    shard.grad = torch.zeros_like(shard)
+    workers = list(range(servers, n))
+    turn = r % len(workers)
+    workers = workers[turn:] + workers[:turn]
+    clock, given = dict.fromkeys(workers, 0), dict.fromkeys(workers, 0)
+    optimizer = make_optimizer([shard])
+    return Server(shard, optimizer, workers, clock, given, group=group)
+
+
+def give(server, worker):
+    """The worker has the parameters as they are now: S/k bytes."""
+    shard = server.shard.detach()
+    dist.send(shard, group=server.group, group_dst=worker)
+    server.given[worker] = server.version
+
+
+def take(server, gradient, worker=None):
+    """(worker, rows, age) of the gradient that has come into `gradient`.
+
+    From this worker, or else from whoever is first.  The age is the number of
+    updates since it had its parameters.
+    """
+    group, note = server.group, torch.zeros(2, dtype=torch.int64)
+    source = dist.recv(note, group=group, group_src=worker, tag=NOTE)
+    worker = dist.get_group_rank(group or dist.group.WORLD, source)
+    dist.recv(gradient, group=group, group_src=worker)
+    rows, more = note.tolist()
+    server.clock[worker] += 1
+    if not more:
+        server.workers.remove(worker)
+    return worker, rows, server.version - server.given[worker]
+
+
+def update(server):
+    """One optimizer step with the gradient that the shard has."""
+    server.optimizer.step()
+    server.version += 1
+
+
+# Workers 1 and 2, and what the server does, line by line:
+#
+#     give 1   give 2   take 1   take 2   update
+#     give 1   give 2   take 1   take 2   update
+def synchronous(server):
+    """Every update has the gradients of all workers, as one large batch has.
+
+    A generator: it yields [ages] after each update.  Gradients are weighted by
+    their rows, and added in one fixed order, so the bits repeat.
+    """
+    total = server.shard.grad
+    incoming = torch.empty_like(total)
+    while server.workers:
+        present, seen = list(server.workers), 0
+        for worker in present:
+            give(server, worker)
+        total.zero_()
+        for worker in present:
+            _, rows, _ = take(server, incoming, worker)
+            total.add_(incoming, alpha=rows)  # sum over the rows so far
+            seen += rows
+        total /= max(seen, 1)
+        update(server)
+        yield [0] * len(present)
+
+
+# Worker 2 is slow; nobody waits for it:
+#
+#     give 1   give 2   take 1   update   give 1   take 1   update   give 1
+#     take 2   update   give 2                     its gradient has age 2
+def asynchronous(server, bound=None):
+    """Every gradient is an update of its own, in the order in which they come.
+
+    `bound` s: nobody begins a task who has done over s more than the slowest.
+    Then n workers make ages of at most (n-1)(2s+1).  Yields [age].
+    Dean et al. 2012; the bound: Ho et al. 2013.
+    """
+    if bound is not None and bound < 0:
+        raise ValueError(f"A bound is 0 or more steps, or None, not {bound}.")
+    idle = list(server.workers)
+    while server.workers:
+        slowest = min(server.clock[worker] for worker in server.workers)
+        for worker in list(idle):
+            if bound is None or server.clock[worker] - slowest <= bound:
+                give(server, worker)
+                idle.remove(worker)
+        worker, _, age = take(server, server.shard.grad)
+        update(server)
+        if worker in server.workers:
+            idle.append(worker)
+        yield [age]
+
+
+# Workers 1 to 3, one spare.  3 is late: its gradient is for an older version.
+#
+#     give 1 2 3   take 1   take 2   update
+#     give 1 2     take 3, drop it, give 3   take 1   take 2   update
+def with_backups(server, spare=1):
+    """Every update has the first gradients of its step, of all but `spare`.
+
+    Later ones are dropped, so none is ever stale.  Yields [0, ...], a number
+    for each gradient.  Chen et al. 2016, section 3.
+    """
+    idle, total = list(server.workers), server.shard.grad
+    wanted, incoming = len(idle) - spare, torch.empty_like(total)
+    if spare < 0 or wanted < 1:
+        raise ValueError(f"{len(idle)} workers cannot spare {spare} of them.")
+    while server.workers:
+        for worker in idle:
+            give(server, worker)
+        idle, rows = [], []
+        total.zero_()
+        while len(rows) < wanted and set(server.workers) - set(idle):
+            count = _fresh(server, incoming, idle)
+            if count is not None:
+                total.add_(incoming, alpha=count)  # sum over the rows so far
+                rows.append(count)
+        if rows:
+            total /= max(sum(rows), 1)
+            update(server)
+            yield [0] * len(rows)
+
+
+def _fresh(server, incoming, idle):
+    """Rows of a gradient for this version; None: it is late, and dropped."""
+    worker, rows, age = take(server, incoming)
+    if age > 0 and worker in server.workers:
+        give(server, worker)  # it goes on with this version
+    elif worker in server.workers:
+        idle.append(worker)
+    return rows if age == 0 else None
+
+
+def average_parameters(flat, allreduce=dist.all_reduce, group=None):
+    """`flat.values` of every rank is the mean over ranks: one all-reduce."""
+    allreduce(flat.values, group=group)
+    flat.values /= dist.get_world_size(group)
+
+
+# Every 2 steps; + is a step of the own optimizer, = the mean over ranks:
+#
+#     rank 0    + + = + + = +  =
+#     rank 1    + + = + + = +  =
+def local_sgd(model, optimizer, task, every=1, allreduce=dist.all_reduce):
+    """All ranks have trained alone, and averaged every so many steps.
+
+    Also at the end.  `every=None`: only there, which is ParallelSGD (Zinkevich
+    et al. 2010).  `task(k)` as for `work`; all ranks have as many.  Returns
+    the number of averages.  every=1 with SGD is the synchronous step.
+    Stich 2019.
+    """
+    if every is not None and every < 1:
+        raise ValueError(f"Averages are 1 or more steps apart, not {every}.")
+    flat = Flat(model)
+    done, averages, more = 0, 0, True
+    while more:
+        _, more = gradient_of(flat, task, done)
+        optimizer.step()
+        done += 1
+        if not more or (every and done % every == 0):
+            average_parameters(flat, allreduce)
+            averages += 1
+    return averages
+
+
+class TopK:
+    """Of each gradient the k largest entries leave; the rest waits.
+
+    What has left and what waits is together all that ever came: nothing is
+    lost, only late.  `memory=False` throws the rest away.  Stich et al. 2018.
+    """
+
+    def __init__(self, k, memory=True):
+        self.k, self.memory, self.rest = k, memory, None
+
+    def __call__(self, gradient):
+        """(values [k], places [k] as int32) of the largest entries of [D]."""
+        if not 1 <= self.k <= gradient.numel():
+            raise ValueError(
+                f"k is from 1 to {gradient.numel():,}, the entries of the "
+                f"gradient, not {self.k}."
+            )
+        if self.rest is None or not self.memory:
+            self.rest = torch.zeros_like(gradient)
+        self.rest += gradient
+        places = self.rest.abs().topk(self.k).indices
+        values = self.rest[places]
+        self.rest[places] = 0
+        return values, places.to(torch.int32)
+
+
+def topk_average(gradient, topk, group=None):
+    """`gradient` of every rank is the mean of what the ranks' TopK let go.
+
+    A rank sends (n-1) k values and as many places: 8 bytes each in float32.
+    `gradient` is [D]; all ranks end with the same bits.
+    """
+    n = dist.get_world_size(group)
+    mine = topk(gradient)
+    values, places = ([torch.empty_like(x) for _ in range(n)] for x in mine)
+    all_gather(values, mine[0], group)
+    all_gather(places, mine[1], group)
+    gradient.zero_()
+    for value, place in zip(values, places, strict=True):
+        gradient.index_add_(0, place, value)  # partial sum of the ranks so far
+    gradient /= n
+
+
+def server_group():
+    """A group in which a receive from any source is possible.
+
+    NCCL has none: there it is a second group, of Gloo, whose tensors are in
+    the host's memory.  Elsewhere None, the group of all.  All ranks call it.
+    """
+    nccl = "nccl" in dist.get_backend()
+    return dist.new_group(backend="gloo") if nccl else None
+
+
+def _place(servers, group, serves=False):
+    """(ranks in the group, this rank's number); its role is the right one."""
+    n, r = dist.get_world_size(group), dist.get_rank(group)
+    if not 1 <= servers < n:
+        raise ValueError(
+            f"{n} ranks need a server and a worker at least; here {servers} would "
+            "serve."
+        )
+    if (0 <= r < servers) != serves:
+        role = "serves" if serves else "works"
+        raise ValueError(
+            f"Rank {r} {role}, but ranks 0 to {servers - 1} are the servers."
+        )
+    return n, r

@@ -1,0 +1,300 @@
+"""Pipelines: any schedule gives one device's outputs and gradients."""
+
+import copy
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional as F
+
+import d2lpar
+from d2lpar import schedule
+from d2lpar.cluster import Cluster
+from d2lpar.pipeline import LINEAR, Delayed, Pipeline, delay_weights, lines
+from d2lpar.schedule import make, parse, simulate
+
+
+class Block(nn.Module):
+    """A layer with a bias, a norm, a skip and a tied weight."""
+
+    def __init__(self, D):
+        super().__init__()
+        self.up, self.norm = nn.Linear(D, D), nn.LayerNorm(D)
+        self.again = nn.Linear(D, D, bias=False)
+        self.again.weight = self.up.weight
+
+    def forward(self, x):
+        return x + self.again(torch.tanh(self.norm(self.up(x))))
+
+
+def layers(count, D=3, frozen=()):
+    """`count` blocks in float64; a layer's values depend on the layer alone."""
+    made = []
+    for i in range(count):
+        torch.manual_seed(i)
+        made.append(Block(D).double())
+        if i in frozen:
+            made[-1].up.weight.requires_grad_(False)
+    return made
+
+
+def squares(out, y):
+    """The sum over rows; a row alone has an error too."""
+    return ((out - y) ** 2).sum()
+
+
+def batch(N, D=3):
+    generator = torch.Generator().manual_seed(N)
+    x, y = torch.randn(2, N, D, generator=generator, dtype=torch.float64)
+    return x, y
+
+
+def truth(count, N, steps, frozen=(), adam=False):
+    """(losses, parameters and gradients by name) of one device."""
+    model = nn.Sequential(*layers(count, frozen=frozen))
+    return trained(model, lambda x, y: one_step(model, x, y), N, steps, adam)
+
+
+def one_step(model, x, y):
+    loss = squares(model(x), y) / len(x)
+    loss.backward()
+    return loss.detach()
+
+
+def trained(model, step, N, steps, adam=False):
+    trainable = [p for p in model.parameters() if p.requires_grad]
+    optimizer = (
+        torch.optim.Adam(trainable, lr=0.01)
+        if adam
+        else torch.optim.SGD(trainable, lr=0.01, momentum=0.9)
+    )
+    losses = []
+    for k in range(steps):
+        optimizer.zero_grad()
+        losses.append(step(*batch(N + k)).item())
+        optimizer.step()
+    values = {name: (p.detach(), p.grad) for name, p in model.named_parameters()}
+    return losses, values
+
+
+def on_ranks(made, N, steps, frozen=(), adam=False, recompute=False):
+    """The same of this rank's stages, named as in the whole model."""
+    r = dist.get_rank()
+    mine = sorted(stage for stage, rank in made.home.items() if rank == r)
+    all_layers = layers(made.stages, frozen=frozen)
+    modules = nn.ModuleDict({str(stage): all_layers[stage] for stage in mine})
+    pipeline = Pipeline(made, list(modules.values()), squares, recompute=recompute)
+    return trained(modules, pipeline.step, N, steps, adam)
+
+
+def agree(run, expected):
+    """Losses add up to one device's; every parameter and gradient is its."""
+    losses, values = expected
+    together = [sum(part) for part in zip(*(r[0] for r in run.results), strict=True)]
+    assert together == pytest.approx(losses, rel=1e-10)
+    found = {name: v for _, mine in run.results for name, v in mine.items()}
+    assert found.keys() == values.keys()
+    for name, (value, gradient) in values.items():
+        torch.testing.assert_close(found[name][0], value, rtol=0, atol=1e-10)
+        if gradient is None:
+            assert found[name][1] is None
+        else:
+            torch.testing.assert_close(found[name][1], gradient, rtol=0, atol=1e-10)
+
+
+NAMES = [name for name in schedule.MAKERS if name != "pipedream"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("p", [1, 2, 3, 4])
+def test_every_schedule_trains_as_one_device(name, p):
+    for m in (1, 2, 3, 8):
+        made = make(name, p, m)
+        run = d2lpar.run(on_ranks, made, m + 2, 3, world_size=p, backend="sim")
+        agree(run, truth(made.stages, m + 2, 3))
+        assert run.warnings == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("p", [2, 3])
+def test_and_on_real_processes(name, p):
+    made = make(name, p, 4)
+    run = d2lpar.run(on_ranks, made, 7, 3, world_size=p, backend="gloo")
+    agree(run, truth(made.stages, 7, 3))
+
+
+@pytest.mark.parametrize("name", ["1f1b", "zb-h1"])
+def test_with_adam_frozen_weights_and_recomputed_activations(name):
+    made, how = make(name, 3, 4), {"frozen": (0, 2), "adam": True}
+    expected = truth(3, 6, 3, **how)
+    for recompute in (False, True):
+        run = d2lpar.run(
+            on_ranks,
+            made,
+            6,
+            3,
+            recompute=recompute,
+            world_size=3,
+            backend="sim",
+            **how,
+        )
+        agree(run, expected)
+
+
+HAND_MADE = """\
+0F0 3F0 0F1 3F1 3B1 0F2 3F2 3B2 3B0 0B1 0B2 0B0
+1F1 2F1 1F0 2F0 2B1 1B1 1F2 2F2 2B2 2B0 1B2 1B0"""
+
+
+def test_a_schedule_by_hand_with_stages_anywhere_and_any_order():
+    """Stages 0 and 3 on one rank; rank 1 takes the micro-batches in another order."""
+    text = HAND_MADE.replace("0F0 3F0 0F1 3F1", "0F0 0F1 3F1 3F0")
+    text = text.replace("2F1 1F0", "2F1 1F0")
+    made = parse(text)
+    for world in ("sim", "gloo"):
+        run = d2lpar.run(on_ranks, made, 5, 2, world_size=2, backend=world)
+        agree(run, truth(4, 5, 2))
+
+
+# Time, and what is held: as `simulate` says
+
+
+class Takes(torch.autograd.Function):
+    """x, after F units of time; its gradient takes B."""
+
+    @staticmethod
+    def forward(ctx, x, forward, backward):
+        ctx.backward_time = backward
+        d2lpar.sleep(forward)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, dy):
+        d2lpar.sleep(ctx.backward_time)
+        return dy, None, None
+
+
+class Timed(nn.Module):
+    """A stage that takes F, B and W; with `delayed` W is apart."""
+
+    def __init__(self, F, B, W):
+        super().__init__()
+        self.F, self.B, self.W, self.delayed = F, B, W, None
+        self.weight = nn.Parameter(torch.eye(2))
+
+    def forward(self, x):
+        W = self.W if self.delayed is None else 0
+        x = Takes.apply(x @ self.weight, self.F, self.B + W)
+        return x
+
+
+def clocked(made, F, B, W):
+    """{action: (start, stop)} of a second step, and the most that was held."""
+    r = dist.get_rank()
+    mine = sum(rank == r for rank in made.home.values())
+    stages = [Timed(F, B, W) for _ in range(mine)]
+    pipeline = Pipeline(made, stages, lambda out, y: out.sum())
+    for stage in stages:
+        stage.delayed = made.splits or None
+    seen, held = {}, []
+
+    def watch(name):
+        method = getattr(pipeline, name)
+
+        def watched(action):
+            method(action)
+            if name == "weights":
+                d2lpar.sleep(W)
+            seen[str(action)] = d2lpar.now()
+            held.append(len({*pipeline.kept, *pipeline.late}))
+
+        setattr(pipeline, name, watched)
+
+    for name in ("forward", "backward", "weights"):
+        watch(name)
+    x = torch.ones(made.m, 2, requires_grad=True)
+    pipeline.step(x, x.detach())
+    dist.barrier()
+    begin, _ = d2lpar.now(), held.clear()
+    pipeline.step(x, x.detach())
+    return {name: stop - begin for name, stop in seen.items()}, max(held)
+
+
+# Times of which no two messages come to one port at once: there they would queue, and
+# `simulate` knows no ports.
+@pytest.mark.parametrize("comm", [0.0, 0.1])
+@pytest.mark.parametrize("name", NAMES)
+def test_it_takes_the_time_that_simulate_says(name, comm):
+    F, B, W = 1.0, 1.7, 0.6
+    made = make(name, 3, 6)
+    cluster = Cluster.ideal(3, alpha=comm, beta=0.0)
+    world = {"backend": "sim", "world_size": 3, "cluster": cluster}
+    run = d2lpar.run(clocked, made, F, B, W, **world)
+    sim = simulate(made, F, B, W, comm)
+    stops = {event.name: event.stop for event in sim.timeline}
+    found = {name: stop for times, _ in run.results for name, stop in times.items()}
+    assert found == pytest.approx(stops)
+    assert [most for _, most in run.results] == sim.in_flight
+
+
+# The pieces
+
+
+def test_lines_are_in_the_order_of_their_sender():
+    made = parse("0F0 0F1 0B0 0B1\n1F0 1B0 1F1 1B1")
+    texts = {line: [str(a) for a in needed] for line, needed in lines(made).items()}
+    assert texts == {("F", 0, 1): ["1F0", "1F1"], ("B", 1, 0): ["0B0", "0B1"]}
+
+
+@pytest.mark.parametrize("how", ["linear", "conv", "strided conv", "tied"])
+def test_delayed_weights_get_the_gradient_of_autograd(how):
+    torch.manual_seed(1)
+    module = {
+        "linear": lambda: nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2)),
+        "conv": lambda: nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.Tanh()),
+        "strided conv": lambda: nn.Conv2d(4, 6, 3, stride=2, groups=2, bias=False),
+        "tied": lambda: nn.Sequential(*[nn.Linear(4, 4)] * 2),
+    }[how]().double()
+    whole = copy.deepcopy(module)
+    shape = (2, 4, 7, 6) if "conv" in how else (2, 3, 4)
+    x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+    delayed = delay_weights(module)
+    (module(x) ** 3).sum().backward()
+    dx, x.grad = x.grad, None
+    assert all(p.grad is None for p in module.parameters() if p.dim() > 1)
+    for add_gradient in delayed:
+        add_gradient()
+    (whole(x) ** 3).sum().backward()
+    torch.testing.assert_close(dx, x.grad)
+    for mine, its in zip(module.parameters(), whole.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, its.grad)
+
+
+def test_a_delayed_product_is_differentiable_as_autograd_says():
+    x = torch.randn(2, 3, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(4, 3, dtype=torch.float64)
+    of = lambda x: Delayed.apply(x, weight, LINEAR, [])
+    assert torch.autograd.gradcheck(of, x)
+    torch.testing.assert_close(of(x), F.linear(x, weight))
+
+
+def refuses(made, count, rows):
+    try:
+        Pipeline(made, [nn.Linear(2, 2)] * count, squares).step(*batch(rows, 2))
+    except ValueError as error:
+        return str(error).partition("\n")[0]
+
+
+@pytest.mark.parametrize(
+    ("made", "count", "rows", "words"),
+    [
+        (make("gpipe", 3, 2), 1, 4, "A schedule for 3 ranks cannot drive 2."),
+        (make("gpipe", 2, 2), 2, 4, "has the stages [0]: it needs 1 modules, not 2."),
+        (make("gpipe", 2, 3), 1, 2, "2 rows cannot fill 3 micro-batches."),
+        (parse("0F0\n1F0 1B0"), 1, 2, "0B0 is nowhere. (Every stage sees"),
+    ],
+)
+def test_what_does_not_fit_gets_a_sentence(made, count, rows, words):
+    run = d2lpar.run(refuses, made, count, rows, world_size=2, backend="sim")
+    assert words in run.results[0] and run.results[1]
