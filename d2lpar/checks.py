@@ -189,7 +189,7 @@ def _mistake(exercise, attempts, failing, tried):
     if not failing:
         shown = next(attempt for attempt in tried if not attempt.right)
         return Mistake("processes", None, ONLY_SIMULATED), shown
-    for attempt in failing:
+    for attempt in () if exercise.native else failing:
         if names := ", ".join(dict.fromkeys(collectives(attempt.run))):
             text = f"It calls {names}; here the answer is made of messages."
             return Mistake("native collective", None, text), attempt
