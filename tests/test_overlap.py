@@ -198,8 +198,10 @@ def some_use_it(kind, who):
     r, n = dist.get_rank(), dist.get_world_size()
     ddp, N = ALL[kind](tied()), 8
     x, y = (each[0] for each in batches(N))
-    loss_of(ddp(shard(x), r in who), shard(y), N).backward()
-    ddp.finish()
+    for use_it in (True, r in who):  # the first step leaves its gradients in memory
+        ddp.zero_grad()
+        loss_of(ddp(shard(x), use_it), shard(y), N).backward()
+        ddp.finish()
     model, losses = tied(), []
     for i in range(n):
         mine, target = x.tensor_split(n)[i], y.tensor_split(n)[i]
