@@ -42,7 +42,7 @@ def shard(batch, group=None):
     n, r = _place(group)
     if isinstance(batch, torch.Tensor):
         if batch.dim() == 0:
-            raise ValueError("A batch has rows; a 0-dimensional tensor has none")
+            raise ValueError("A batch has rows; this tensor has no dimension.")
         return batch.tensor_split(n)[r]  # [N/n, ...]
     if not isinstance(batch, tuple | list):
         kind = type(batch).__name__
@@ -178,8 +178,9 @@ def check_replicas(model, group=None):
 
 # Six rows on two ranks; p = 1/2, and a drop is a dot.
 #
+#     row              0      1      2      3      4      5
 #     drawn by both    1.11   .1.1   11..   ..1.   1..1   .11.
-#     used by          rank 0 ......rank 0  rank 1 ......rank 1
+#     used by rank     0      0      0      1      1      1
 def shard_dropout(x, N, p=0.5, training=True, group=None):
     """Dropout of this rank's rows with the mask that one device would draw.
 
@@ -320,7 +321,7 @@ def scaled_lr(step, base, k, warmup=0):
     and gradual warm-up: Goyal et al. 2017, sections 2.1 and 2.2.
     """
     if k <= 0 or warmup < 0:
-        raise ValueError(f"k > 0 and warmup >= 0 are wanted, not {k}, {warmup}")
+        raise ValueError(f"k > 0 and warmup >= 0, please, not {k}, {warmup}.")
     done = min(1, step / warmup) if warmup else 1
     return base * (1 + (k - 1) * done)
 

@@ -9,6 +9,7 @@ import d2lpar
 from d2lpar import allreduce as a
 from d2lpar import parameter_server as ps
 from d2lpar.costs import ring_cost
+from d2lpar.rubrics import parameter_server as rubric
 
 STEPS = 3
 SGD = "SGD with momentum", lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)
@@ -582,3 +583,57 @@ def test_asynchronous_equals_its_serial_replay(bound, world):
     tasks = {w: task_of(model, w, pause=lambda seconds: None) for w in seconds}
     assert max(age for _, age in log) > 0 and len(log) == 15
     assert close(came, replayed(log, model, tasks))
+
+
+# The exercises' closed forms hold in the simulator
+
+
+def uneven(sizes, owner, servers, alpha, beta, pause, workers, tasks):
+    """Gradients a second of asynchronous servers with parts as in exercise 09.2."""
+    pairs = list(zip(sizes, owner, strict=True))
+    parts = [sum(size for size, j in pairs if j == i) for i in range(servers)]
+
+    def server(part):
+        note, data = torch.zeros(2, dtype=torch.int64), torch.zeros(part // 4)
+        left = workers * tasks
+        for worker in range(servers, servers + workers):
+            dist.send(data, worker)
+        while left:
+            worker = dist.recv(note, tag=1)
+            dist.recv(data, worker)
+            dist.send(data, worker)
+            left -= 1
+
+    def worker():
+        note = torch.zeros(2, dtype=torch.int64)
+        tensors = [torch.zeros(part // 4) for part in parts]
+        for k in range(tasks + 1):
+            for i, data in enumerate(tensors):
+                dist.recv(data, i)
+            if k < tasks:
+                d2lpar.sleep(pause)
+                for i, data in enumerate(tensors):
+                    dist.send(note, i, tag=1)
+                    dist.send(data, i)
+
+    r = dist.get_rank()
+    return server(parts[r]) if r < servers else worker()
+
+
+def test_the_bottleneck_of_exercise_2_is_the_simulators():
+    plan = [40_000, 400_000, 8_000], [0, 1, 1], 2, 2e-5, 1e-9
+    pause = 5e-3
+    server, rate, workers = rubric.limits(plan[2], *plan[:2], *plan[3:], pause)
+    cluster = d2lpar.Cluster.ideal(2 + workers + 3, 2e-5, 1e-9)
+
+    def made(count, tasks=12):
+        run = d2lpar.run(
+            uneven, *plan, pause, count, tasks,
+            world_size=2 + count, backend="sim", cluster=cluster,
+        )  # fmt: skip
+        return count * tasks / run.elapsed
+
+    assert server == 1
+    assert made(1) == pytest.approx(rate / workers, rel=0.25)
+    assert made(1) * (workers - 1) < rate
+    assert rate * 0.85 < made(workers + 3) < rate * 1.01
