@@ -239,12 +239,12 @@ clip = Exercise(
 def accumulate_cases(rng):
     """Micro-batches of unequal sizes; ranks may have fewer of them, or none."""
     plans = {
-        "equal": lambda r: [2, 2],
-        "unequal": lambda r: [1, 3 + r, 2],
-        "one has none": lambda r: [] if r == 0 else [2, 1],
+        "equal micro-batches": lambda r: [2, 2],
+        "unequal micro-batches": lambda r: [1, 3 + r, 2],
+        "rank 0 has no micro-batch": lambda r: [] if r == 0 else [2, 1],
     }
     for n, (kind, plan) in product(RANKS, plans.items()):
-        if n == 1 and kind == "one has none":
+        if n == 1 and kind == "rank 0 has no micro-batch":
             continue
         k = 3
         w = torch.from_numpy(rng.normal(size=n * k))
@@ -265,7 +265,7 @@ def _accumulate_case(n, k, kind, w, batches):
     whole = sum(_gradient(w, x) for rank in batches for x in rank) / rows
     return Case(
         n,
-        f"{ranks(n)}, {kind} micro-batches, {rows} rows in all",
+        f"{ranks(n)}, {kind}, {rows} rows in all",
         [(w.clone(), batches[r], rows) for r in range(n)],
         expected=list(whole.split(k)),
         facts={"w": w, "batches": batches, "rows": rows, "k": k},
@@ -331,7 +331,7 @@ accumulate = Exercise(
             "absent",
             lambda a: (
                 (hangs(a) or mismatched(a) or a.error is not None)
-                and "one has none" in a.case.text
+                and "rank 0 has no micro-batch" in a.case.text
             ),
             "A rank without micro-batches does not take part, or fails.",
             "All ranks call the collective, also one whose gradient is zero.",
