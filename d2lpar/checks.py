@@ -13,7 +13,7 @@ from .report import Report, Row, short
 from .rubrics import signs
 from .rubrics.guard import replaced
 from .rubrics.judging import Mistake
-from .rubrics.requirements import collectives
+from .rubrics.requirements import NATIVE, collectives
 
 # chapters with exercises, and the module of `rubrics` that judges them
 CHAPTERS = {
@@ -189,7 +189,8 @@ def _mistake(exercise, attempts, failing, tried):
     if not failing:
         shown = next(attempt for attempt in tried if not attempt.right)
         return Mistake("processes", None, ONLY_SIMULATED), shown
-    for attempt in () if exercise.native else failing:
+    of_messages = NATIVE in [row.label for row in exercise.requirements]
+    for attempt in failing if of_messages else ():
         if names := ", ".join(dict.fromkeys(collectives(attempt.run))):
             text = f"It calls {names}; here the answer is made of messages."
             return Mistake("native collective", None, text), attempt

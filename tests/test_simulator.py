@@ -336,6 +336,21 @@ def allocate():
     return c.sum() + d.sum() + e.sum()
 
 
+def embeds():
+    """The gradient of an embedding: its places are those asked for, its rows are one
+    number, expanded."""
+    table = torch.nn.Embedding(100, 4, sparse=True)
+    gradient = torch.autograd.grad(table(torch.tensor([1, 2, 2])).sum(), table.weight)
+    return gradient[0].to_dense()[:3]
+
+
+def test_sparse_tensors_are_computed_with_and_counted():
+    run = sim(embeds, n=2)
+    expected = torch.tensor([0.0, 1, 2])[:, None].expand(3, 4)
+    assert all(torch.equal(dense, expected) for dense in run.results)
+    assert run.peak_memory == [1600 + 1600 + 3 * 8 + 4] * 2
+
+
 def test_peak_memory_of_a_known_program():
     assert sim(allocate).peak_memory == [8000, 8800, 9600, 10400]
 

@@ -40,7 +40,7 @@ class Meter(TorchDispatchMode):
         if kind is None:
             kind = _kinds[id(func)] = (*_kind(func), func)
         creates, costs, _ = kind
-        if creates == "fresh" and isinstance(out, torch.Tensor):
+        if creates == "fresh" and _is_dense(out):
             storage = out.untyped_storage()
             if storage._cdata not in self.live:
                 self.add(storage, storage._cdata)
@@ -52,12 +52,11 @@ class Meter(TorchDispatchMode):
 
     def _count(self, out, args):
         for tensor in out if isinstance(out, (list, tuple)) else (out,):
-            if not isinstance(tensor, torch.Tensor):
-                continue
-            storage = tensor.untyped_storage()
-            key = storage._cdata
-            if key not in self.live and key not in map(_storage_id, _tensors(args)):
-                self.add(storage, key)
+            for part in _parts(tensor):
+                storage = part.untyped_storage()
+                key = storage._cdata
+                if key not in self.live and key not in map(_storage_id, _tensors(args)):
+                    self.add(storage, key)
 
     def add(self, storage, key):
         """Count this storage until it is freed."""
@@ -104,10 +103,23 @@ def _storage_id(tensor):
     return tensor.untyped_storage()._cdata
 
 
+def _is_dense(value):
+    return isinstance(value, torch.Tensor) and value.layout is torch.strided
+
+
+def _parts(value):
+    """The dense tensors of which a value consists: itself, or those of a sparse one."""
+    if _is_dense(value):
+        return [value]
+    if isinstance(value, torch.Tensor) and value.layout is torch.sparse_coo:
+        return [value._indices(), value._values()]
+    return []
+
+
 def _tensors(values):
     for value in values:
         if isinstance(value, torch.Tensor):
-            yield value
+            yield from _parts(value)
         elif isinstance(value, (list, tuple)):
             yield from _tensors(value)
 

@@ -154,7 +154,6 @@ class Exercise:
     perform        (fn, case, **options) -> Attempt
     processes      world sizes at which it must be right on real processes too, where
                    ranks share nothing: no module, no file handle, no luck of order
-    native         whether native collectives may be called
     """
 
     name: str
@@ -166,7 +165,6 @@ class Exercise:
     agrees: Callable = lambda came, expected, case: same(came, expected)
     perform: Callable = on_ranks
     processes: tuple = (3,)
-    native: bool = False
 
     def attempt(self, fn, case, **options):
         """The Attempt of `fn` at this case; it ends, whatever `fn` does."""

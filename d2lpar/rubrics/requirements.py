@@ -3,6 +3,8 @@
 from ..timeline import show_bytes, show_seconds
 from .judging import Requirement, same
 
+NATIVE = "native collectives called"  # the row of exercises that are about messages
+
 
 def bytes_sent(allowed, exactly=True):
     """`allowed(case)`: bytes that each rank sends, a list or one number for all."""
@@ -42,7 +44,7 @@ def seconds(allowed, exactly=True):
 def from_messages():
     """No native collective is called: the answer is made of messages."""
     return Requirement(
-        "native collectives called",
+        NATIVE,
         lambda a: len(collectives(a.run)),
         lambda case: 0,
         vital=True,

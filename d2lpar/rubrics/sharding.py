@@ -229,7 +229,6 @@ clip = Exercise(
     ],
     outcome=_norm_and_gradients,
     agrees=_clip_agrees,
-    native=True,
 )
 
 
@@ -372,7 +371,6 @@ accumulate = Exercise(
         and came.shape == wanted.shape
         and torch.allclose(came, wanted, rtol=1e-9, atol=1e-12)
     ),
-    native=True,
 )
 
 
