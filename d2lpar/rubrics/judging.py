@@ -17,8 +17,8 @@ from ..cluster import Cluster
 from ..errors import RankError
 from ..launch import run, time_limit
 
-PATIENCE = 5.0  # seconds without any call, then a rank counts as hanging
-LONGEST = 20.0  # seconds for one case
+PATIENCE = 10.0  # seconds without any call, then a rank counts as hanging
+LONGEST = 30.0  # seconds for one case
 
 
 @dataclass
