@@ -114,7 +114,7 @@ def tables(results):
         rows = [row for row in results["ddp"] if row["ranks"] == n]
         widths = sorted({row["width"] for row in rows})
         title = f"A training step on {n} Gloo ranks: time, and how many times as fast"
-        table = bench._table(title, "", *(f"width {width}" for width in widths))
+        table = bench.new_table(title, "", *(f"width {width}" for width in widths))
         for name in dict.fromkeys(row["ddp"] for row in rows):
             mine = {row["width"]: row for row in rows if row["ddp"] == name}
             show = _time if name == TORCH else _ratio
@@ -128,4 +128,4 @@ def _time(row):
 
 
 def _ratio(row):
-    return bench._colour(row["ratio"])
+    return bench.colour(row["ratio"])

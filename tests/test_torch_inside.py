@@ -187,7 +187,7 @@ def slow_ddp():
     model = nn.Sequential(*[nn.Linear(512, 512) for _ in range(6)])
     model = DDP(model, bucket_cap_mb=1.1)
     for _ in range(2):  # DDP cuts its buckets after the first step
-        model(torch.ones(256, 512)).sum().backward()
+        model(torch.ones(512, 512)).sum().backward()
 
 
 def test_ddp_overlaps_its_all_reduces_with_backward():

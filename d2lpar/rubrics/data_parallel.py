@@ -184,11 +184,11 @@ def _not_finite(attempt):
 
 def _stepped(attempt):
     """The weights have moved."""
+    if not wrong(attempt):
+        return False
     count = len(_sizes(attempt.case))
     pairs = zip(attempt.came, attempt.case.expected, strict=True)
-    return wrong(attempt) and any(
-        not _near(a[1 + count :], b[1 + count :]) for a, b in pairs
-    )
+    return any(not _near(a[1 + count :], b[1 + count :]) for a, b in pairs)
 
 
 def _nothing_there(attempt):
