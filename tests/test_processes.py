@@ -594,3 +594,32 @@ def test_a_torn_record_is_never_read():
             assert call.text == call.where[0] == call.group
     writer.join()
     board.close()
+
+
+# A group of Gloo in a run on NCCL, which has no receive from any source
+
+
+def takes_any():
+    """The run calls itself one on NCCL for as long as no message needs a GPU."""
+    from d2lpar.backends.torch_private import current_engine
+
+    engine, r = current_engine(), dist.get_rank()
+    engine.backend = "nccl"
+    try:
+        group = dist.new_group(backend="gloo")
+        usual = engine.real(group)
+        if r > 0:
+            dist.send(torch.full((1,), float(r)), 0, group=group)
+            return type(usual).__name__, None
+        came = torch.zeros(3)
+        sources = [dist.recv(came[i : i + 1], group=group) for i in range(3)]
+        return type(usual).__name__, sorted(zip(sources, came.tolist(), strict=True))
+    finally:
+        engine.backend = "gloo"
+
+
+def test_a_group_of_gloo_beside_nccl():
+    run = gloo(takes_any)
+    assert {kind for kind, _ in run.results} == {"ProcessGroupGloo"}
+    assert run.results[0][1] == [(1, 1.0), (2, 2.0), (3, 3.0)]
+    assert run.messages == [0, 1, 1, 1]

@@ -36,8 +36,27 @@ class RecordedEngine(Engine):
         self._thread = threading.get_ident()
         self._real, self._counts, self._any_source = {}, {}, set()
         self._coalescing, self._batched, self._marks = None, [], []
+        self._one_machine = board is not None
+        self._host, self._to_host = None, False  # Gloo's device in a run on NCCL
+        self._hosted = set()  # groups whose messages go through the host
 
     # groups
+
+    @contextlib.contextmanager
+    def groups_on_host(self, wanted):
+        """Groups made inside use Gloo, if `wanted`, also in a run on NCCL."""
+        self._to_host = wanted and self.backend == "nccl"
+        try:
+            yield
+        finally:
+            self._to_host = False
+
+    def _device_of(self, group):
+        if not self._to_host:
+            return self.device
+        self._hosted.add(group.key)
+        self._host = self._host or gloo.Device(loopback=self._one_machine)
+        return self._host
 
     def group_made(self, group, store):
         where, name = where_called(), "new_group"
@@ -46,7 +65,8 @@ class RecordedEngine(Engine):
         self.journal.words[BLOCKED] = -1
         with self.native_errors(call):
             index, size = group.index, len(group.ranks)
-            self._real[group.key] = self.device.group(store, index, size)
+            device = self._device_of(group)
+            self._real[group.key] = device.group(store, index, size)
         self.journal.words[BLOCKED] = 0
         self._write(where)
 
@@ -98,7 +118,7 @@ class RecordedEngine(Engine):
 
     def _begin(self, call):
         real = self._real[call.group]
-        if self.backend == "nccl":
+        if self.backend == "nccl" and call.group not in self._hosted:
             return self._begin_on_stream(call, real)
         begun = gloo.begin(real, call)
         kind = CollectiveWork if begun.with_future else MessageWork

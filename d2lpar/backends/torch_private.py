@@ -147,12 +147,18 @@ def _batched(original):
 
 
 def _of_this_world(original):
-    """A rank's groups belong to the world it runs in, whatever backend it names."""
+    """A rank's groups belong to the world it runs in, whatever backend it names.
+
+    "gloo" is heard: beside NCCL it makes a group whose messages go through the host.
+    """
 
     @functools.wraps(original)
     def new_group(ranks=None, timeout=None, backend=None, *more, **options):
-        backend = None if current_engine() is not None else backend
-        return original(ranks, timeout, backend, *more, **options)
+        engine = current_engine()
+        if engine is None:
+            return original(ranks, timeout, backend, *more, **options)
+        with engine.groups_on_host(backend == "gloo"):
+            return original(ranks, timeout, None, *more, **options)
 
     return new_group
 
