@@ -442,6 +442,12 @@ class Simulation:
             f"in flight {held}"
         )
 
+    def plot(self, title=None):
+        """The picture: a box for each action, and what is held below."""
+        from .gantt import plot_simulation
+
+        return plot_simulation(self, title)
+
 
 def simulate(schedule, forward=1.0, backward=2.0, weight=0.0, comm=0.0):
     """The Simulation of a schedule: no tensors, no ranks, any unit of time.

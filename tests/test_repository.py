@@ -41,6 +41,7 @@ backends
 ship
 runs
 schedule
+gantt
 plots
 timeline
 cluster data
