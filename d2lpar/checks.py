@@ -16,8 +16,17 @@ from .rubrics.judging import Mistake
 from .rubrics.requirements import collectives
 
 # chapters with exercises, and the module of `rubrics` that judges them
-CHAPTERS = {"00": "start", "04": "messages", "05": "scatter", "06": "allreduce"}
-CHAPTERS |= {"03": "splits"}
+CHAPTERS = {
+    "00": "start",
+    "03": "splits",
+    "04": "messages",
+    "05": "scatter",
+    "06": "allreduce",
+    "07": "data_parallel",
+    "08": "overlap",
+    "09": "parameter_server",
+    "10": "sharding",
+}
 
 # Whether an error of the check itself is raised.  Learners get a report without the
 # likely mistake then; the tests of the checks want to see it.

@@ -5,6 +5,7 @@ import functools
 import gc
 import math
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -22,6 +23,7 @@ from d2lpar.overlap import (
     broadcast_state,
     plan_buckets,
 )
+from d2lpar.rubrics import overlap as overlap_rubric
 from d2lpar.shared_memory import shared_memory_allreduce
 
 SMALL = 500  # bytes: a few buckets for the models below
@@ -647,6 +649,63 @@ def beside_torch(how):
 @pytest.mark.parametrize("how", [{}, {"gradient_as_bucket_view": True}], ids=str)
 def test_torchs_own_gives_the_same(how, world):
     d2lpar.run(beside_torch, how, world_size=3, backend=world)
+
+
+# Exercise 08.2 computes what the simulator counts
+
+
+class Busy(torch.autograd.Function):
+    """A layer that takes its time, whatever it computes."""
+
+    @staticmethod
+    def forward(ctx, x, weight, forward, backward):
+        ctx.backward, ctx.size = backward, weight.numel()
+        d2lpar.sleep(forward)
+        return x + weight.sum()
+
+    @staticmethod
+    def backward(ctx, grad):
+        d2lpar.sleep(ctx.backward)
+        return grad, grad.sum().expand(ctx.size), None, None
+
+
+def busy_step(layers, bucket_bytes):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            sizes = [size // 4 for *_, size in layers if size]
+            self.weights = nn.ParameterList(nn.Parameter(torch.zeros(s)) for s in sizes)
+
+        def forward(self, x):
+            weights = iter(self.weights)
+            for forward, backward, size in layers:
+                weight = next(weights) if size else torch.zeros(1)
+                x = Busy.apply(x, weight, forward, backward)
+            return x
+
+    ddp = OverlappedDDP(Net(), bucket_bytes=bucket_bytes)
+    dist.barrier()
+    start = d2lpar.now()
+    ddp(torch.ones((), requires_grad=True)).backward()
+    ddp.finish()
+    return start, d2lpar.now()
+
+
+@pytest.mark.parametrize("seed", [0, 82])
+def test_the_exercise_predicts_what_is_exposed(seed):
+    alpha, n = 2e-5, 2
+    for case in overlap_rubric.exposed_cases(np.random.default_rng(seed)):
+        layers, limit, seconds = case.inputs[0]
+        beta = (seconds(2e6) - seconds(1e6)) / 1e6
+        cluster = d2lpar.Cluster.ideal(n, alpha, beta)
+        at = {"world_size": n, "backend": "sim", "cluster": cluster}
+        run = d2lpar.run(busy_step, layers, limit, **at)
+        ring = lambda size, beta=beta: 2 * (n - 1) * (alpha + beta * size / n)
+        step, hidden = overlap_rubric.timing(layers, limit, ring)
+        start, end = run.results[0]
+        assert end - start == pytest.approx(step, rel=1e-4)
+        part = run.timeline.between(start, end)
+        assert part.exposed(0) == pytest.approx(hidden, rel=1e-3, abs=1e-6)
 
 
 # What goes wrong

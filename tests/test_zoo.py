@@ -13,7 +13,7 @@ ANSWERS = [
     for name in sorted(ZOO)
     for function, mistake in ZOO[name]
 ]
-MAIN = {"04.2", "05.2", "06.1"}  # the main exercise of a chapter
+MAIN = {"04.2", "05.2", "06.1", "08.1"}  # the main exercise of a chapter
 
 
 EXERCISES = [e for chapter in checks.CHAPTERS for e in checks.exercises_of(chapter)]
