@@ -16,11 +16,10 @@ from collections import defaultdict, deque
 
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch.func import functional_call
-from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from .delayed import delay_weights
 from .schedule import validate
 
 
@@ -58,11 +57,13 @@ class Mail:
     here      {action: the tensor that it needs}
     open      {line: (action, tensor, Work) of the receives under way}
     shapes    {(line, stage): shape of a row, dtype}, once they are known
+    sent      what is on its way: (to, place of the action there, Work, tensor)
     """
 
     def __init__(self, schedule, group=None):
         self.schedule, self.r = schedule, dist.get_rank(group)
         self.here, self.sent, self.shapes = {}, [], {}
+        self.place = {a: k for x in schedule.ranks for k, a in enumerate(x)}
         every = lines(schedule)
         self.lines = {k: x for k, x in every.items() if k[2] == self.r}
         self.line_of = {a: k for k, x in self.lines.items() for a in x}
@@ -93,12 +94,13 @@ def send_on(mail, action, tensor):
         mail.here[needed_by] = tensor
         return
     tensor, line = tensor.contiguous(), (action.kind, mail.r, to)
-    how = {"group": mail.group(line), "group_dst": to}
+    parts = [tensor]
     if (line, action.stage) not in mail.shapes:
         mail.shapes[line, action.stage] = tensor.shape[1:]
-        note = _note(tensor)
-        mail.sent.append((dist.isend(note, **how), note))
-    mail.sent.append((dist.isend(tensor, **how), tensor))
+        parts = [_note(tensor), tensor]
+    for part in parts:
+        work = dist.isend(part, group=mail.group(line), group_dst=to)
+        mail.sent.append((to, mail.place[needed_by], work, part))
 
 
 def fetch(mail, action):
@@ -111,14 +113,34 @@ def fetch(mail, action):
         arrived, tensor, work = mail.open[line].popleft()
         work.wait()
         mail.here[arrived] = tensor
+        _forget(mail, line[1], arrived)
         _expect(mail, line)
     return mail.here.pop(action)
 
 
+# A tensor stays until its message has left.  What comes back says that it has.
+# On rank 0, with  1F0 1B0 1F1 1B1  on rank 1:
+#
+#     the gradient of 1B0 is here  ->  the activation for 1F0 has left
+def _forget(mail, rank, arrived):
+    """What that rank had needed before it made this has left, and is free."""
+    back = {"F": -1, "B": 1}[arrived.kind]
+    now = mail.place[arrived._replace(stage=arrived.stage + back)]
+    on_its_way = []
+    for message in mail.sent:
+        to, place, work, _ = message
+        if to == rank and place < now:
+            work.wait()
+        else:
+            on_its_way.append(message)
+    mail.sent = on_its_way
+
+
 def end_mail(mail):
     """All that this rank has sent has left."""
-    while mail.sent:
-        mail.sent.pop(0)[0].wait()
+    for _, _, work, _ in mail.sent:
+        work.wait()
+    mail.sent.clear()
 
 
 def _expect(mail, line):
@@ -235,8 +257,8 @@ class Pipeline:
         self.row = schedule.ranks[dist.get_rank(group)]
         self.last, self.mail = schedule.stages - 1, Mail(schedule, group)
         self.kept, self.late, self.delayed = {}, {}, {}
-        if schedule.splits:
-            self.delayed = {s: delay_weights(x) for s, x in self.stages.items()}
+        parts = self.stages.items() if schedule.splits else ()
+        self.delayed = {s: delay_weights(x) for s, x in parts}
 
 
 def _by_number(made, stages, group):
@@ -296,84 +318,3 @@ class PipeDream(Pipeline):
         self.versions = {}  # {(stage, micro): {name: a copy of the weight}}
         parts = self.stages.items()
         self.optimizers = {s: optimizer(x.parameters()) for s, x in parts}
-
-
-# A product has two backward products, and only one of them is urgent:
-#
-#     forward    y = x w.T          to the next stage
-#     B          dx = dy w          to the stage before, which waits for it
-#     W          dw = dy.T x        nobody waits
-class Delayed(torch.autograd.Function):
-    """A product of x and a weight; the weight's gradient is put off.
-
-    `product` is (of, by_x, by_weight): of(x, weight), and its gradients
-    by_...(dy, x, weight).  A function that adds the weight's gradient to
-    `weight.grad` is appended to `delayed`.  Qi et al. 2024, section 2.
-    """
-
-    @staticmethod
-    def forward(ctx, x, weight, product, delayed):
-        ctx.product, ctx.delayed, ctx.weight = product, delayed, weight
-        ctx.save_for_backward(x, weight)  # of which a checkpoint makes copies
-        return product[0](x, weight)
-
-    @staticmethod
-    def backward(ctx, dy):
-        x, weight = ctx.saved_tensors
-        _, by_x, by_weight = ctx.product
-        if ctx.needs_input_grad[1]:
-            later = lambda: _add(ctx.weight, by_weight(dy, x, weight))
-            ctx.delayed.append(later)
-        dx = by_x(dy, x, weight) if ctx.needs_input_grad[0] else None
-        return dx, None, None, None
-
-
-def _add(weight, gradient):
-    weight.grad = gradient if weight.grad is None else weight.grad + gradient
-
-
-LINEAR = (
-    F.linear,  # x [N, D], weight [O, D] -> [N, O]
-    lambda dy, x, weight: dy @ weight,  # [N, D]
-    lambda dy, x, weight: dy.flatten(0, -2).T @ x.flatten(0, -2),  # [O, D]
-)
-
-
-def convolution(layer):
-    """The product of a Conv2d, with its stride, padding and so on."""
-    how = layer.stride, layer.padding, layer.dilation, layer.groups
-    return (
-        lambda x, weight: F.conv2d(x, weight, None, *how),
-        lambda dy, x, weight: nn.grad.conv2d_input(x.shape, weight, dy, *how),
-        lambda dy, x, weight: nn.grad.conv2d_weight(x, weight.shape, dy, *how),
-    )
-
-
-def delay_weights(module):
-    """The list to which backward passes of this module append, from now on.
-
-    The weights of nn.Linear and nn.Conv2d wait there; biases and all other
-    parameters are small, and have their gradient at once.
-    """
-    delayed = []
-    for layer in module.modules():
-        if isinstance(layer, nn.Linear):
-            layer.forward = _forward(layer, LINEAR, (), delayed)
-        elif isinstance(layer, nn.Conv2d) and _is_plain(layer):
-            product = convolution(layer)
-            layer.forward = _forward(layer, product, (1, 1), delayed)
-    return delayed
-
-
-def _is_plain(conv):
-    return conv.padding_mode == "zeros" and not isinstance(conv.padding, str)
-
-
-def _forward(layer, product, tail, delayed):
-    """The layer's forward, whose product puts off the weight's gradient."""
-
-    def forward(x):
-        y = Delayed.apply(x, layer.weight, product, delayed)
-        return y if layer.bias is None else y + layer.bias.view(-1, *tail)
-
-    return forward

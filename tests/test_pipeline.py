@@ -11,14 +11,8 @@ from torch.nn import functional as F
 import d2lpar
 from d2lpar import schedule
 from d2lpar.cluster import Cluster
-from d2lpar.pipeline import (
-    LINEAR,
-    Delayed,
-    PipeDream,
-    Pipeline,
-    delay_weights,
-    lines,
-)
+from d2lpar.delayed import LINEAR, Delayed, delay_weights
+from d2lpar.pipeline import PipeDream, Pipeline, lines
 from d2lpar.schedule import Action, make, parse, simulate
 
 
@@ -386,3 +380,24 @@ def test_pipedream_refuses_w():
     make_it = lambda: PipeDream(make("zb-h1", 1, 2), layers(1), squares, momentum)
     with pytest.raises(d2lpar.RankError, match="W cannot be apart"):
         d2lpar.run(make_it, world_size=1, backend="sim")
+
+
+# Memory: an activation that has left is not held
+
+
+def many(name, p, m, rows=8):
+    stage = nn.Sequential(*[nn.Linear(16, 16) for _ in range(3)])
+    pipeline = Pipeline(make(name, p, m), [stage], squares)
+    x = torch.ones(rows * m, 16)
+    pipeline.step(x, x)
+
+
+@pytest.mark.parametrize("name", ["1f1b", "zb-h1"])
+def test_memory_grows_with_the_batch_and_with_nothing_else(name):
+    peaks = {}
+    for m in (8, 16):
+        run = d2lpar.run(many, name, 3, m, world_size=3, backend="sim")
+        peaks[m] = run.peak_memory
+    batch_bytes = 8 * 8 * 16 * 4  # the rows that m=16 has more
+    for less, more in zip(peaks[8], peaks[16], strict=True):
+        assert more - less == batch_bytes
