@@ -34,13 +34,15 @@ class Delayed(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         _, by_x, by_weight = ctx.product
         if ctx.needs_input_grad[1]:
-            later = lambda: _add(ctx.weight, by_weight(dy, x, weight))
+            later = lambda: _add(ctx.weight, by_weight, dy, x)
             ctx.delayed.append(later)
         dx = by_x(dy, x, weight) if ctx.needs_input_grad[0] else None
         return dx, None, None, None
 
 
-def _add(weight, gradient):
+@torch.no_grad()  # else the gradient would keep the graph that made it
+def _add(weight, by_weight, dy, x):
+    gradient = by_weight(dy, x, weight)
     weight.grad = gradient if weight.grad is None else weight.grad + gradient
 
 

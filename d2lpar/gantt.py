@@ -53,7 +53,8 @@ def _draw_boxes(ax, sim):
         style = {"facecolor": (DARKER if dark else FACES)[kind], "hatch": HATCHES[kind]}
         ax.barh(event.rank, span, 0.86, event.start, edgecolor="white", lw=0.6, **style)
         if span * 8.2 / elapsed > WIDE:
-            paper = {"facecolor": style["facecolor"], "edgecolor": "none", "pad": 0.5}
+            pad = 1.8 if HATCHES[kind] else 0.5  # a number needs paper without dots
+            paper = {"facecolor": style["facecolor"], "edgecolor": "none", "pad": pad}
             ax.text(
                 event.start + span / 2, event.rank, micro, fontsize=7, bbox=paper,
                 ha="center", va="center", color="white" if dark else "black",
