@@ -9,7 +9,7 @@ import re
 FACES = {"F": "#56B4E9", "B": "#E69F00", "W": "#009E73"}
 DARKER = {"F": "#0072B2", "B": "#D55E00", "W": "#005C43"}
 NAMES = {"F": "forward", "B": "backward", "W": "weight gradient"}
-HATCHES = {"F": "", "B": "", "W": "...."}
+HATCHES = {"F": "", "B": "", "W": ".."}
 LINES = ["-", "--", "-.", ":"]
 SHADES = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000"]
 WIDE = 0.13  # inches that a number needs
@@ -53,7 +53,7 @@ def _draw_boxes(ax, sim):
         style = {"facecolor": (DARKER if dark else FACES)[kind], "hatch": HATCHES[kind]}
         ax.barh(event.rank, span, 0.86, event.start, edgecolor="white", lw=0.6, **style)
         if span * 8.2 / elapsed > WIDE:
-            pad = 1.8 if HATCHES[kind] else 0.5  # a number needs paper without dots
+            pad = 2.2 if HATCHES[kind] else 0.5  # a number needs paper without dots
             paper = {"facecolor": style["facecolor"], "edgecolor": "none", "pad": pad}
             ax.text(
                 event.start + span / 2, event.rank, micro, fontsize=7, bbox=paper,
