@@ -16,10 +16,10 @@ from collections import defaultdict, deque
 
 import torch
 import torch.distributed as dist
-from torch import nn
-from torch.nn import functional as F
+from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
 
+from .delayed import delay_weights
 from .schedule import validate
 
 
@@ -29,13 +29,13 @@ def receiver(action, stages):
     return action._replace(stage=stage) if 0 <= stage < stages else None
 
 
-# Every pair of ranks has a line for each direction, and both know the schedule:
+# Every pair of ranks has a line each way, and both know the schedule:
 #
 #     1F0 1F1 1B0 1B1        rank 1 sends  F0 F1 -> rank 2,  B0 B1 -> rank 0
 #
 # What comes is expected in the order in which its sender makes it.
 def lines(schedule):
-    """{(kind, from, to): the actions that need what travels there, in its order}."""
+    """{(kind, from, to): actions that need what travels there, in order}."""
     found = defaultdict(list)
     for rank, row in enumerate(schedule.ranks):
         for action in row:
@@ -46,95 +46,196 @@ def lines(schedule):
     return dict(found)
 
 
-DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
-
-
+# Up and down have groups of their own, so that no message waits for one in the
+# other direction:
+#
+#     rank 1    sends     F0 F1 F2 ..  to rank 2      B0 B1 ..  to rank 0
+#               expects   F0 F1 F2 ..  from rank 0    B0 B1 ..  from rank 2
 class Mail:
     """What travels between the stages, and what has come for this rank.
 
-    Lines up and down use groups of their own, so that no message ever waits
-    for one in the other direction.  The first message of a line is preceded by
-    a note of its shape.  Two receives per line are open ahead of time, so that
-    messages travel while their rank computes.
+    here      {action: the tensor that it needs}
+    open      {line: (action, tensor, Work) of the receives under way}
+    shapes    {(line, stage): shape of a row, dtype}, once they are known
+    sent      what is on its way: (to, place of the action there, Work, tensor)
     """
 
     def __init__(self, schedule, group=None):
         self.schedule, self.r = schedule, dist.get_rank(group)
         self.here, self.sent, self.shapes = {}, [], {}
+        self.place = {a: k for x in schedule.ranks for k, a in enumerate(x)}
         every = lines(schedule)
-        kinds = sorted({(kind, src < dst) for kind, src, dst in every})
+        self.lines = {k: x for k, x in every.items() if k[2] == self.r}
+        self.line_of = {a: k for k, x in self.lines.items() for a in x}
         ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
-        self.groups = {kind: dist.new_group(ranks) for kind in kinds}
-        self.lines = {k: needed for k, needed in every.items() if k[2] == self.r}
-        self.line_of = {a: line for line, needed in self.lines.items() for a in needed}
+        self.groups = {}
+        for way in sorted({(kind, src < dst) for kind, src, dst in every}):
+            self.groups[way] = dist.new_group(ranks)
 
-    def begin(self, rows):
-        """A step begins; `rows` of each micro-batch are known to every rank."""
-        self.rows = rows
-        self.expected = {line: deque(needed) for line, needed in self.lines.items()}
-        self.open = defaultdict(deque)  # line -> (action, tensor, Work)
-        for line in self.lines:
-            self._expect(line)
-
-    def send(self, action, tensor):
-        """The stage that needs it will have it."""
-        needed_by = receiver(action, self.schedule.stages)
-        to = self.schedule.home[needed_by.stage]
-        if to == self.r:
-            self.here[needed_by] = tensor
-            return
-        tensor, line = tensor.contiguous(), (action.kind, self.r, to)
-        group = self._group(line)
-        if (line, action.stage) not in self.shapes:
-            self.shapes[line, action.stage] = tensor.shape[1:]
-            note = [DTYPES.index(tensor.dtype), tensor.dim() - 1, *tensor.shape[1:]]
-            note = torch.tensor(note + [0] * (10 - len(note)))
-            self.sent.append((dist.isend(note, group=group, group_dst=to), note))
-        self.sent.append((dist.isend(tensor, group=group, group_dst=to), tensor))
-
-    def fetch(self, action):
-        """What this action needs from another stage."""
-        while action not in self.here:
-            line = self.line_of[action]
-            if not self.open[line]:
-                self._read_note(line)
-                self._expect(line)
-            arrived, tensor, work = self.open[line].popleft()
-            work.wait()
-            self.here[arrived] = tensor
-            self._expect(line)
-        return self.here.pop(action)
-
-    def end(self):
-        """All that this rank has sent has left."""
-        for work, _ in self.sent:
-            work.wait()
-        self.sent.clear()
-
-    def _expect(self, line):
-        """Two receives of this line are open, as far as their shapes are known."""
-        expected, open = self.expected[line], self.open[line]
-        while expected and len(open) < 2:
-            if (line, expected[0].stage) not in self.shapes:
-                return
-            action = expected.popleft()
-            shape, dtype = self.shapes[line, action.stage]
-            tensor = torch.empty(self.rows[action.micro], *shape, dtype=dtype)
-            group = self._group(line)
-            work = dist.irecv(tensor, group=group, group_src=line[1])
-            open.append((action, tensor, work))
-
-    def _read_note(self, line):
-        """The shape of what comes first on this line for this stage."""
-        note = torch.empty(10, dtype=torch.int64)
-        dist.recv(note, group=self._group(line), group_src=line[1])
-        kind, count, *sizes = note.tolist()
-        stage = self.expected[line][0].stage
-        self.shapes[line, stage] = sizes[:count], DTYPES[kind]
-
-    def _group(self, line):
+    def group(self, line):
+        """The group of this line's messages."""
         kind, src, dst = line
         return self.groups[kind, src < dst]
+
+
+def begin_mail(mail, rows):
+    """A step begins; `rows` of each micro-batch are known to every rank."""
+    mail.rows, mail.open = rows, defaultdict(deque)
+    mail.expected = {line: deque(x) for line, x in mail.lines.items()}
+    for line in mail.lines:
+        _expect(mail, line)
+
+
+def send_on(mail, action, tensor):
+    """The stage that needs it will have it."""
+    needed_by = receiver(action, mail.schedule.stages)
+    to = mail.schedule.home[needed_by.stage]
+    if to == mail.r:
+        mail.here[needed_by] = tensor
+        return
+    tensor, line = tensor.contiguous(), (action.kind, mail.r, to)
+    parts = [tensor]
+    if (line, action.stage) not in mail.shapes:
+        mail.shapes[line, action.stage] = tensor.shape[1:]
+        parts = [_note(tensor), tensor]
+    for part in parts:
+        work = dist.isend(part, group=mail.group(line), group_dst=to)
+        mail.sent.append((to, mail.place[needed_by], work, part))
+
+
+def fetch(mail, action):
+    """What this action needs from another stage."""
+    while action not in mail.here:
+        line = mail.line_of[action]
+        if not mail.open[line]:
+            _read_note(mail, line)
+            _expect(mail, line)
+        arrived, tensor, work = mail.open[line].popleft()
+        work.wait()
+        mail.here[arrived] = tensor
+        _forget(mail, line[1], arrived)
+        _expect(mail, line)
+    return mail.here.pop(action)
+
+
+# A tensor stays until its message has left.  What comes back says that it has.
+# On rank 0, with  1F0 1B0 1F1 1B1  on rank 1:
+#
+#     the gradient of 1B0 is here  ->  the activation for 1F0 has left
+def _forget(mail, rank, arrived):
+    """What that rank had needed before it made this has left, and is free."""
+    back = {"F": -1, "B": 1}[arrived.kind]
+    now = mail.place[arrived._replace(stage=arrived.stage + back)]
+    on_its_way = []
+    for message in mail.sent:
+        to, place, work, _ = message
+        if to == rank and place < now:
+            work.wait()
+        else:
+            on_its_way.append(message)
+    mail.sent = on_its_way
+
+
+def end_mail(mail):
+    """All that this rank has sent has left."""
+    for _, _, work, _ in mail.sent:
+        work.wait()
+    mail.sent.clear()
+
+
+def _expect(mail, line):
+    """Two receives of this line are open, as far as their shapes are known."""
+    expected, open = mail.expected[line], mail.open[line]
+    while expected and len(open) < 2:
+        if (line, expected[0].stage) not in mail.shapes:
+            return
+        action = expected.popleft()
+        shape, dtype = mail.shapes[line, action.stage]
+        tensor = torch.empty(mail.rows[action.micro], *shape, dtype=dtype)
+        work = dist.irecv(tensor, group=mail.group(line), group_src=line[1])
+        open.append((action, tensor, work))
+
+
+DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
+
+
+def _note(tensor):
+    """Ten numbers: dtype, dimensions, sizes but for the rows."""
+    note = [DTYPES.index(tensor.dtype), tensor.dim() - 1, *tensor.shape[1:]]
+    return torch.tensor(note + [0] * (10 - len(note)))
+
+
+def _read_note(mail, line):
+    """The shape of what comes first on this line for this stage is known."""
+    note = torch.empty(10, dtype=torch.int64)
+    dist.recv(note, group=mail.group(line), group_src=line[1])
+    kind, count, *sizes = note.tolist()
+    stage = mail.expected[line][0].stage
+    mail.shapes[line, stage] = sizes[:count], DTYPES[kind]
+
+
+def run_module(pipeline, action, x):
+    """What the stage makes of x."""
+    module = pipeline.stages[action.stage]
+    if pipeline.recompute:
+        return checkpoint(module, x, use_reentrant=False)
+    return module(x)
+
+
+def run_forward(pipeline, action):
+    """The output is on its way to the next stage; what B needs stays."""
+    stage, _, i = action
+    x = pipeline.inputs[i] if stage == 0 else fetch(pipeline.mail, action)
+    if stage > 0:
+        x.requires_grad_()  # so that backward leaves its gradient here
+    out = pipeline.outputs(action, x)
+    if stage == pipeline.last:
+        out = pipeline.loss(out, pipeline.targets[i]) / pipeline.N
+        pipeline.total = pipeline.total + out.detach()
+    else:
+        send_on(pipeline.mail, action, out.detach())
+    pipeline.kept[stage, i] = x, out
+
+
+def run_backward(pipeline, action):
+    """The parameters have their gradient, the stage before its output's."""
+    stage, _, i = action
+    gradient = None if stage == pipeline.last else fetch(pipeline.mail, action)
+    x, out = pipeline.kept.pop((stage, i))
+    if out.requires_grad:
+        torch.autograd.backward(out, gradient)
+    if stage > 0:
+        send_on(pipeline.mail, action, x.grad)
+    if stage in pipeline.delayed:
+        pipeline.late[stage, i] = list(pipeline.delayed[stage])
+        pipeline.delayed[stage].clear()
+
+
+def run_weights(pipeline, action):
+    """The parameters have the gradients that backward has put off."""
+    for add_gradient in pipeline.late.pop((action.stage, action.micro)):
+        add_gradient()
+
+
+def run_step(pipeline, inputs, targets):
+    """All actions of this rank, with a batch that every rank knows.
+
+    Only stage 0 reads the inputs, only the last stage the targets, and all
+    ranks the number of rows N.  Returns this rank's part of the mean loss: 0
+    but on the last stage's rank.
+    """
+    N, m = len(inputs), pipeline.schedule.m
+    if m > N:
+        raise ValueError(f"{N} rows cannot fill {m} micro-batches.")
+    pipeline.N, pipeline.total = N, torch.zeros(())
+    pipeline.inputs = inputs.tensor_split(m)
+    pipeline.targets = targets.tensor_split(m)
+    begin_mail(pipeline.mail, [len(part) for part in pipeline.inputs])
+    do = {"F": pipeline.forward, "B": pipeline.backward, "W": pipeline.weights}
+    for action in pipeline.row:
+        do[action.kind](action)
+    end_mail(pipeline.mail)
+    return pipeline.total
 
 
 class Pipeline:
@@ -142,161 +243,78 @@ class Pipeline:
 
     stages       the modules of this rank's stages, lowest first
     loss         (outputs, targets) -> the sum of the losses of these rows
-    recompute    a forward pass keeps its input only, and runs again in backward
+    recompute    F keeps a stage's input only, and B runs the stage again
 
-    After `step` the gradient of every parameter is that of the mean loss over
-    all N rows.  ValueError where schedule, ranks and stages do not fit.
+    After `step` each parameter has the gradient of the mean loss over N rows.
     """
+
+    forward, backward, weights = run_forward, run_backward, run_weights
+    outputs, step = run_module, run_step
 
     def __init__(self, schedule, stages, loss, group=None, recompute=False):
-        validate(schedule)
-        n, r = dist.get_world_size(group), dist.get_rank(group)
-        if schedule.p != n:
-            raise ValueError(f"A schedule for {schedule.p} ranks cannot drive {n}.")
-        mine = sorted(stage for stage, rank in schedule.home.items() if rank == r)
-        if len(stages) != len(mine):
-            raise ValueError(
-                f"Rank {r} has the stages {mine}: it needs {len(mine)} modules, "
-                f"not {len(stages)}."
-            )
-        self.stages = dict(zip(mine, stages, strict=True))
+        self.stages = _by_number(schedule, stages, group)
         self.schedule, self.loss, self.recompute = schedule, loss, recompute
-        self.row, self.last = schedule.ranks[r], schedule.stages - 1
-        self.mail, self.kept, self.late = Mail(schedule, group), {}, {}
-        self.delayed = {}
-        if schedule.splits:
-            self.delayed = {s: delay_weights(x) for s, x in self.stages.items()}
-
-    def step(self, inputs, targets):
-        """All actions of this rank, with a batch that every rank knows.
-
-        Only stage 0 reads the inputs, only the last stage the targets, and all
-        ranks the number of rows N.  Returns this rank's part of the mean loss:
-        0 but on the last stage's rank.
-        """
-        N, m = len(inputs), self.schedule.m
-        if m > N:
-            raise ValueError(f"{N} rows cannot fill {m} micro-batches.")
-        self.inputs, self.targets = inputs.tensor_split(m), targets.tensor_split(m)
-        self.N, self.total = N, torch.zeros(())
-        self.mail.begin([len(part) for part in self.inputs])
-        do = {"F": self.forward, "B": self.backward, "W": self.weights}
-        for action in self.row:
-            do[action.kind](action)
-        self.mail.end()
-        return self.total
-
-    def forward(self, action):
-        """The stage's output is on its way to the next; what backward needs stays."""
-        stage, _, i = action
-        x = self.inputs[i] if stage == 0 else self.mail.fetch(action).requires_grad_()
-        out = self.outputs(stage, x)
-        if stage == self.last:
-            out = self.loss(out, self.targets[i]) / self.N
-            self.total = self.total + out.detach()
-        else:
-            self.mail.send(action, out.detach())
-        self.kept[stage, i] = x, out
-
-    def outputs(self, stage, x):
-        """What the stage makes of x."""
-        if self.recompute:
-            return checkpoint(self.stages[stage], x, use_reentrant=False)
-        return self.stages[stage](x)
-
-    def backward(self, action):
-        """The parameters have their gradient, the stage before its output's."""
-        stage, _, i = action
-        x, out = self.kept.pop((stage, i))
-        gradient = None if stage == self.last else self.mail.fetch(action)
-        if out.requires_grad:
-            torch.autograd.backward(out, gradient)
-        if stage > 0:
-            self.mail.send(action, x.grad)
-        if stage in self.delayed:
-            self.late[stage, i] = list(self.delayed[stage])
-            self.delayed[stage].clear()
-
-    def weights(self, action):
-        """The parameters have the gradients that backward has put off."""
-        for add_gradient in self.late.pop((action.stage, action.micro)):
-            add_gradient()
+        self.row = schedule.ranks[dist.get_rank(group)]
+        self.last, self.mail = schedule.stages - 1, Mail(schedule, group)
+        self.kept, self.late, self.delayed = {}, {}, {}
+        parts = self.stages.items() if schedule.splits else ()
+        self.delayed = {s: delay_weights(x) for s, x in parts}
 
 
-# A product has two backward products, and only one of them is urgent:
+def _by_number(made, stages, group):
+    """{stage: its module} of this rank; ValueError where they do not fit."""
+    validate(made)
+    n, r = dist.get_world_size(group), dist.get_rank(group)
+    if made.p != n:
+        raise ValueError(f"A schedule for {made.p} ranks cannot drive {n}.")
+    mine = sorted(stage for stage, rank in made.home.items() if rank == r)
+    if len(stages) != len(mine):
+        needed = f"it needs {len(mine)} modules, not {len(stages)}."
+        raise ValueError(f"Rank {r} has the stages {mine}: {needed}")
+    return dict(zip(mine, stages, strict=True))
+
+
+def stashed_outputs(pipeline, action, x):
+    """What the stage makes of x, with a copy of its weights that stays."""
+    stage, _, i = action
+    module = pipeline.stages[stage]
+    version = {}
+    for name, p in module.named_parameters():
+        version[name] = p.detach().clone().requires_grad_(p.requires_grad)
+    pipeline.versions[stage, i] = version
+    return functional_call(module, version, (x,))
+
+
+def backward_and_step(pipeline, action):
+    """The gradient is that of the stashed weights; the newest make a step."""
+    run_backward(pipeline, action)
+    stage, _, i = action
+    version = pipeline.versions.pop((stage, i))
+    for name, p in pipeline.stages[stage].named_parameters():
+        p.grad = version[name].grad
+    pipeline.optimizers[stage].step()
+
+
+# Weights that change after every B.  Rank 0 of two, micro-batches 0, 1, 2:
 #
-#     forward    y = x w.T          to the next stage
-#     B          dx = dy w          to the stage before, which waits for it
-#     W          dw = dy.T x        nobody waits
-class Delayed(torch.autograd.Function):
-    """A product of x and a weight; the weight's gradient is put off.
+#     F0    F1    B0    F2    B1    B2
+#     v0    v0    v0    v1    v0    v1     the version that F used, B uses, too
+#                   v1          v2    v3   the weights after it
+class PipeDream(Pipeline):
+    """The same, and each B is followed by a step of its stage's optimizer.
 
-    `product` is (of, by_x, by_weight): of(x, weight), and its gradients
-    by_...(dy, x, weight).  A function that adds the weight's gradient to
-    `weight.grad` is appended to `delayed`.  Qi et al. 2024, section 2.
+    `optimizer(parameters)` makes one.  A micro-batch goes back with the
+    weights with which it went out: a stage keeps a copy until then.  Its
+    gradient is right for them, and they are not the newest (Narayanan et al.
+    2019, section 3.3).
     """
 
-    @staticmethod
-    def forward(ctx, x, weight, product, delayed):
-        ctx.product, ctx.delayed, ctx.weight = product, delayed, weight
-        ctx.save_for_backward(x, weight)  # of which a checkpoint makes copies
-        return product[0](x, weight)
+    outputs, backward = stashed_outputs, backward_and_step
 
-    @staticmethod
-    def backward(ctx, dy):
-        x, weight = ctx.saved_tensors
-        _, by_x, by_weight = ctx.product
-        if ctx.needs_input_grad[1]:
-            ctx.delayed.append(lambda: _add(ctx.weight, by_weight(dy, x, weight)))
-        dx = by_x(dy, x, weight) if ctx.needs_input_grad[0] else None
-        return dx, None, None, None
-
-
-def _add(weight, gradient):
-    weight.grad = gradient if weight.grad is None else weight.grad + gradient
-
-
-LINEAR = (
-    F.linear,  # x [N, D], weight [O, D] -> [N, O]
-    lambda dy, x, weight: dy @ weight,  # [N, D]
-    lambda dy, x, weight: dy.flatten(0, -2).T @ x.flatten(0, -2),  # [O, D]
-)
-
-
-def convolution(layer):
-    """The product of a Conv2d, with its stride, padding and so on."""
-    how = layer.stride, layer.padding, layer.dilation, layer.groups
-    return (
-        lambda x, weight: F.conv2d(x, weight, None, *how),
-        lambda dy, x, weight: nn.grad.conv2d_input(x.shape, weight, dy, *how),
-        lambda dy, x, weight: nn.grad.conv2d_weight(x, weight.shape, dy, *how),
-    )
-
-
-def delay_weights(module):
-    """The list to which backward passes of this module append, from now on.
-
-    The weights of nn.Linear and nn.Conv2d wait there; biases and all other
-    parameters are small, and have their gradient at once.
-    """
-    delayed = []
-    for layer in module.modules():
-        if isinstance(layer, nn.Linear):
-            layer.forward = _forward(layer, LINEAR, (), delayed)
-        elif isinstance(layer, nn.Conv2d) and _is_plain(layer):
-            layer.forward = _forward(layer, convolution(layer), (1, 1), delayed)
-    return delayed
-
-
-def _is_plain(conv):
-    return conv.padding_mode == "zeros" and not isinstance(conv.padding, str)
-
-
-def _forward(layer, product, tail, delayed):
-    """The layer's forward, whose product puts off the weight's gradient."""
-
-    def forward(x):
-        y = Delayed.apply(x, layer.weight, product, delayed)
-        return y if layer.bias is None else y + layer.bias.view(-1, *tail)
-
-    return forward
+    def __init__(self, schedule, stages, loss, optimizer, group=None):
+        super().__init__(schedule, stages, loss, group)
+        if schedule.splits:
+            raise ValueError("PipeDream steps after B, so W cannot be apart.")
+        self.versions = {}  # {(stage, micro): {name: a copy of the weight}}
+        parts = self.stages.items()
+        self.optimizers = {s: optimizer(x.parameters()) for s, x in parts}

@@ -23,6 +23,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from . import gantt
 from .timeline import Event, Timeline
 
 KINDS = "FBW"
@@ -41,42 +42,23 @@ class Action(NamedTuple):
 
 @dataclass(frozen=True)
 class Schedule:
-    """Who does what, in which order.
+    """Who does what, in which order: a tuple of Actions for every rank.
 
-    ranks    a tuple of Actions for every rank
-    name     for titles
-    stale    weights change after every B, and a micro-batch comes back to the
-             version that it went out with; else they change after the last B
+    p ranks, m micro-batches, `home` {stage: the rank that has it}.  splits: W
+    are actions of their own.  stale: weights change after every B, and a
+    micro-batch comes back to the version that it went out with.
     """
 
     ranks: tuple
     name: str = "by hand"
     stale: bool = False
 
-    @property
-    def p(self):
-        """Ranks."""
-        return len(self.ranks)
-
-    @property
-    def stages(self):
-        """Stages of all ranks together."""
-        return 1 + max(action.stage for row in self.ranks for action in row)
-
-    @property
-    def m(self):
-        """Micro-batches."""
-        return 1 + max(action.micro for row in self.ranks for action in row)
-
-    @property
-    def splits(self):
-        """Whether the gradients of the weights are actions of their own."""
-        return any(action.kind == "W" for row in self.ranks for action in row)
-
-    @property
-    def home(self):
-        """{stage: the rank that has it}."""
-        return {a.stage: rank for rank, row in enumerate(self.ranks) for a in row}
+    every = property(lambda self: [a for row in self.ranks for a in row])
+    p = property(lambda self: len(self.ranks))
+    m = property(lambda self: 1 + max(a.micro for a in self.every))
+    stages = property(lambda self: 1 + max(a.stage for a in self.every))
+    splits = property(lambda self: any(a.kind == "W" for a in self.every))
+    home = property(lambda self: {a.stage: r for r, _, a in _cells(self)})
 
     def __str__(self):
         return table(self)
@@ -86,7 +68,7 @@ class Schedule:
 
 
 class ScheduleError(ValueError):
-    """A schedule that breaks a rule; the message shows its table, the cell marked.
+    """A schedule that breaks a rule; the message shows it, the cell marked.
 
     rule     name of the rule: a key of RULES
     rank     the row of the marked cell
@@ -114,7 +96,7 @@ RULES = {
 
 
 def table(schedule, marks=(), missing=None, width=10):
-    """A row per rank; marked cells [like this], a missing one [2B1?] at the end.
+    """A row per rank; marked cells [like this], a missing one [2B1?] last.
 
     `marks` are pairs (rank, place).  Of long rows the part around the first
     mark is shown, `width` cells to each side.
@@ -129,18 +111,22 @@ def table(schedule, marks=(), missing=None, width=10):
             for place, action in enumerate(row)
         ][first:last]
         cells += [f"[{missing[1]}?]"] if missing and missing[0] == rank else []
-        before, after = "... " * (first > 0), " ..." * (len(row) > (last or len(row)))
-        rows.append(f"rank {rank:<3} {before}{' '.join(cells)}{after}")
+        if first > 0:
+            cells = ["...", *cells]
+        if last and last < len(row):
+            cells.append("...")
+        rows.append(f"rank {rank:<3} {' '.join(cells)}")
     return "\n".join(rows)
 
 
 def parse(text, name="by hand"):
-    """The Schedule of a text: a line for each rank, actions with spaces between.
+    """The Schedule of a text: a line for each rank, spaces between actions.
 
     "rank 0" may stand before them, so `parse(str(schedule))` is the schedule.
     """
     lines = [re.sub(r"^\s*rank\s+\d+", "", line) for line in text.splitlines()]
-    rows = [tuple(map(_action, line.split())) for line in lines if line.strip()]
+    words = [line.split() for line in lines if line.strip()]
+    rows = [tuple(map(_action, row)) for row in words]
     if not rows:
         raise ScheduleError("text", "There is no action in this text.")
     return Schedule(tuple(rows), name)
@@ -163,7 +149,7 @@ def _action(word):
 
 
 def one_by_one(forwards, backwards, warm):
-    """`warm` forwards, then one forward and one backward by turns, then the rest."""
+    """`warm` forwards, then forward and backward by turns, then the rest."""
     order = list(forwards[:warm])
     for forward, backward in zip(forwards[warm:], backwards, strict=False):
         order += [forward, backward]
@@ -176,7 +162,8 @@ def _actions(stage, kind, m):
 
 def naive(p, m):
     """One micro-batch is under way, and one rank works."""
-    return [[Action(r, kind, i) for i in range(m) for kind in "FB"] for r in range(p)]
+    order = [(kind, i) for i in range(m) for kind in "FB"]
+    return [[Action(r, kind, i) for kind, i in order] for r in range(p)]
 
 
 def gpipe(p, m):
@@ -185,16 +172,16 @@ def gpipe(p, m):
 
 
 def one_f_one_b(p, m, ahead=1):
-    """A backward as soon as there is one (PipeDream-Flush; Narayanan et al. 2021).
+    """A backward as soon as there is one (PipeDream-Flush).
 
-    Rank r begins with `ahead` (p-1-r) forwards.
+    Rank r begins with `ahead` (p-1-r) forwards (Narayanan et al. 2021, section
+    2.2).
     """
-    return [
-        one_by_one(
-            _actions(r, "F", m), _actions(r, "B", m), min(m, ahead * (p - 1 - r))
-        )
-        for r in range(p)
-    ]
+    rows = []
+    for r in range(p):
+        warm = min(m, ahead * (p - 1 - r))
+        rows.append(one_by_one(_actions(r, "F", m), _actions(r, "B", m), warm))
+    return rows
 
 
 # Four micro-batches on two ranks with two stages each, in groups of p:
@@ -202,18 +189,21 @@ def one_f_one_b(p, m, ahead=1):
 #     rank 0    0F0 0F1 2F0 2F1   0F2 0F3 2F2 2F3    and backwards 2, 2, 0, 0
 #     rank 1    1F0 1F1 3F0 3F1   1F2 1F3 3F2 3F3
 def interleaved(p, m, v=2):
-    """Rank r has stages r, r+p, ..., r+(v-1)p (Narayanan et al. 2021, section 2.2).
+    """Rank r has stages r, r+p, ..., r+(v-1)p (Narayanan et al. 2021, 2.2).
 
     Micro-batches go through a stage in groups of p, or of a few more where p
     does not divide m: with less, ranks would wait for each other in a circle.
     """
     count = max(1, m // p)
-    groups = [range(m * g // count, m * (g + 1) // count) for g in range(count)]
+    ends = [m * g // count for g in range(count + 1)]
+    groups = [range(a, b) for a, b in zip(ends, ends[1:], strict=False)]
     rows = []
     for r in range(p):
-        stages = range(r, v * p, p)
-        forwards = [Action(s, "F", i) for g in groups for s in stages for i in g]
-        backwards = [Action(s, "B", i) for g in groups for s in stages[::-1] for i in g]
+        up = range(r, v * p, p)
+        order = [(s, i) for group in groups for s in up for i in group]
+        forwards = [Action(s, "F", i) for s, i in order]
+        order = [(s, i) for group in groups for s in up[::-1] for i in group]
+        backwards = [Action(s, "B", i) for s, i in order]
         warm = min(v * m, 2 * (p - 1 - r) + (v - 1) * max(map(len, groups)))
         rows.append(one_by_one(forwards, backwards, warm))
     return rows
@@ -225,11 +215,12 @@ def zero_bubble(p, m, ahead=1):
     Rank r is `ahead` r micro-batches behind with W; ahead=1 is ZB-H1, which
     holds as many micro-batches as 1F1B, and ahead=2 is ZB-H2.
     """
-    return [_apart(row, ahead * r) for r, row in enumerate(one_f_one_b(p, m, ahead))]
+    together = one_f_one_b(p, m, ahead)
+    return [_apart(row, ahead * r) for r, row in enumerate(together)]
 
 
 def _apart(row, lag):
-    """The row with its W: each `lag` backwards late, at once when no F is left."""
+    """The row with its W: each `lag` backwards late, or at once without F."""
     order, late = [], deque()
     forwards = sum(action.kind == "F" for action in row)
     for action in row:
@@ -260,9 +251,11 @@ def make(name, p, m, v=None):
     stages on a rank, 2 unless said.  Raises ValueError for anything else.
     """
     if name not in MAKERS:
-        raise ValueError(f"There is no schedule {name!r}: {', '.join(MAKERS)}.")
+        known = ", ".join(MAKERS)
+        raise ValueError(f"There is no schedule {name!r}: {known}.")
     if v is not None and name != "interleaved":
-        raise ValueError(f"v is for interleaved; {name} has one stage on a rank.")
+        text = f"v is for interleaved; {name} has one stage on a rank."
+        raise ValueError(text)
     _check_count("p", p, 1)
     _check_count("m", m, 1)
     _check_count("v", 2 if v is None else v, 2)
@@ -399,19 +392,18 @@ def play(schedule, cost, comm=0.0):
     ready, sleeping = deque(range(schedule.p)), {}  # ranks; need -> ranks
     while ready:
         rank = ready.popleft()
-        row = schedule.ranks[rank]
-        while at[rank] < len(row):
-            action = row[at[rank]]
+        for action in schedule.ranks[rank][at[rank] :]:
             wanted = needs(action, stages)
             late = next((need for need in wanted if need not in times), None)
             if late is not None:
                 sleeping.setdefault(late, []).append(rank)
                 break
-            arrivals = [times[a][1] + comm * (home[a.stage] != rank) for a in wanted]
-            start = max([free[rank], *arrivals])
+            start = free[rank]
+            for need in wanted:
+                way = comm if home[need.stage] != rank else 0.0
+                start = max(start, times[need][1] + way)
             free[rank] = start + cost(action)
-            times[action] = start, free[rank]
-            at[rank] += 1
+            times[action], at[rank] = (start, free[rank]), at[rank] + 1
             ready.extend(sleeping.pop(action, []))
     rows = enumerate(schedule.ranks)
     return times, {r: at[r] for r, row in rows if at[r] < len(row)}
@@ -424,8 +416,8 @@ class Simulation:
     elapsed      until the last action of all is over
     spans        per rank, from the begin of its first to the end of its last
     bubble       the part of the longest span in which that rank waits
-    in_flight    per rank, the most micro-batches held at once: from F until
-                 the last use of what it left, W or B; each stage counts
+    in_flight    per rank, the most micro-batches held at once, from F to the
+                 end of B (or W); each stage counts
     timeline     a Timeline of the actions, in the unit of the times given
     """
 
@@ -436,19 +428,20 @@ class Simulation:
     timeline: Timeline
 
     def __repr__(self):
-        held = ", ".join(map(str, self.in_flight))
-        return (
-            f"Simulation: {self.elapsed:g} in all, bubble {self.bubble:.1%}, "
-            f"in flight {held}"
-        )
+        text = f"Simulation: {self.elapsed:g} in all, bubble {self.bubble:.1%}"
+        return f"{text}, in flight {', '.join(map(str, self.in_flight))}"
+
+    def plot(self, title=None):
+        """A box for each action, and what is held below."""
+        return gantt.plot_simulation(self, title)
 
 
 def simulate(schedule, forward=1.0, backward=2.0, weight=0.0, comm=0.0):
     """The Simulation of a schedule: no tensors, no ranks, any unit of time.
 
-    forward, backward, weight    time of F, B and W, a number or one per stage;
+    forward, backward, weight    of F, B and W, a number or one for each stage;
                                  a B that is not split takes backward + weight
-    comm                         time between actions of different ranks
+    comm                         between actions of different ranks
 
     Raises ScheduleError for a schedule that cannot be played.
     """
@@ -458,19 +451,20 @@ def simulate(schedule, forward=1.0, backward=2.0, weight=0.0, comm=0.0):
         raise ValueError(f"comm is a time from 0 on, not {comm!r}.")
     times, _ = play(schedule, cost, comm)
     spans = [times[row[-1]][1] - times[row[0]][0] for row in schedule.ranks]
-    longest = max(range(schedule.p), key=spans.__getitem__)
-    work = sum(map(cost, schedule.ranks[longest]))
+    longest, row = max(zip(spans, schedule.ranks, strict=True))
+    bubble = (longest - sum(map(cost, row))) / longest if longest else 0.0
+    elapsed = max(stop for _, stop in times.values())
+    held = [max(in_flight(schedule, rank)) for rank in range(schedule.p)]
+    return Simulation(elapsed, spans, bubble, held, _timeline(schedule, times))
+
+
+def _timeline(schedule, times):
+    home = schedule.home
     events = [
-        Event(schedule.home[action.stage], "compute", str(action), *span)
+        Event(home[action.stage], "compute", str(action), *span)
         for action, span in times.items()
     ]
-    return Simulation(
-        max(stop for _, stop in times.values()),
-        spans,
-        (spans[longest] - work) / spans[longest] if spans[longest] else 0.0,
-        [max(in_flight(schedule, rank)) for rank in range(schedule.p)],
-        Timeline(events, schedule.p),
-    )
+    return Timeline(events, schedule.p)
 
 
 def in_flight(schedule, rank):
@@ -499,7 +493,7 @@ def _per_stage(name, value, stages):
     values = list(value) if hasattr(value, "__len__") else [value] * stages
     if len(values) != stages or not all(x >= 0 for x in values):
         raise ValueError(
-            f"{name} is a time from 0 on, or a list of {stages}, one for each stage; "
-            f"not {value!r}."
+            f"{name} is a time from 0 on, or a list of {stages}, one for each "
+            f"stage; not {value!r}."
         )
     return values

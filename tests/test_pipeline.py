@@ -11,8 +11,9 @@ from torch.nn import functional as F
 import d2lpar
 from d2lpar import schedule
 from d2lpar.cluster import Cluster
-from d2lpar.pipeline import LINEAR, Delayed, Pipeline, delay_weights, lines
-from d2lpar.schedule import make, parse, simulate
+from d2lpar.delayed import LINEAR, Delayed, delay_weights
+from d2lpar.pipeline import PipeDream, Pipeline, lines
+from d2lpar.schedule import Action, make, parse, simulate
 
 
 class Block(nn.Module):
@@ -298,3 +299,105 @@ def refuses(made, count, rows):
 def test_what_does_not_fit_gets_a_sentence(made, count, rows, words):
     run = d2lpar.run(refuses, made, count, rows, world_size=2, backend="sim")
     assert words in run.results[0] and run.results[1]
+
+
+# PipeDream: weights change after every B
+
+
+def momentum(parameters):
+    return torch.optim.SGD(parameters, lr=0.05, momentum=0.9)
+
+
+def values(module):
+    return {name: p.detach().clone() for name, p in module.named_parameters()}
+
+
+def dreams(made, N, steps, keep):
+    """Names to parameters of this rank's stage, and the most copies it kept."""
+    stage = layers(made.p)[dist.get_rank()]
+    pipeline = PipeDream(made, [stage], squares, momentum)
+    held, forward = [], pipeline.forward
+
+    def watched(action):
+        forward(action)
+        held.append(len(pipeline.versions))
+        if not keep:  # the newest instead
+            for version in pipeline.versions.values():
+                for name, p in stage.named_parameters():
+                    version[name].data = p.data.clone()
+
+    pipeline.forward = watched
+    for k in range(steps):
+        pipeline.step(*batch(N + k))
+    return values(stage), max(held)
+
+
+def one_by_one_with_old_weights(made, N, steps):
+    """The same on one device: F of i uses as many updates as B stand before it."""
+    stages = layers(made.p)
+    optimizers = [momentum(stage.parameters()) for stage in stages]
+    for k in range(steps):
+        x, y = batch(N + k)
+        history = [[values(stage)] for stage in stages]
+        for i in range(made.m):
+            h, used = x.tensor_split(made.m)[i], []
+            for s, (row, stage) in enumerate(zip(made.ranks, stages, strict=True)):
+                before = row[: row.index(Action(s, "F", i))]
+                old = history[s][sum(action.kind == "B" for action in before)]
+                used.append({n: p.clone().requires_grad_() for n, p in old.items()})
+                h = torch.func.functional_call(stage, used[-1], (h,))
+            (squares(h, y.tensor_split(made.m)[i]) / len(x)).backward()
+            for s, stage in enumerate(stages):
+                for name, p in stage.named_parameters():
+                    p.grad = used[s][name].grad
+                optimizers[s].step()
+                history[s].append(values(stage))
+    return [values(stage) for stage in stages]
+
+
+@pytest.mark.parametrize("world", ["sim", "gloo"])
+@pytest.mark.parametrize(("p", "m"), [(1, 3), (2, 1), (2, 4), (3, 8)])
+def test_pipedream_trains_as_old_weights_on_one_device(world, p, m):
+    made = make("pipedream", p, m)
+    run = d2lpar.run(dreams, made, m + 2, 3, True, world_size=p, backend=world)
+    expected = one_by_one_with_old_weights(made, m + 2, 3)
+    for (found, _), truth in zip(run.results, expected, strict=True):
+        assert found.keys() == truth.keys()
+        for name, value in truth.items():
+            torch.testing.assert_close(found[name], value, rtol=0, atol=1e-10)
+    assert [held for _, held in run.results] == simulate(made).in_flight
+
+
+def test_and_without_stashing_it_does_not():
+    made = make("pipedream", 3, 8)
+    expected = one_by_one_with_old_weights(made, 10, 3)
+    run = d2lpar.run(dreams, made, 10, 3, False, world_size=3, backend="sim")
+    first = run.results[0][0]
+    assert max((first[n] - v).abs().max() for n, v in expected[0].items()) > 1e-6
+
+
+def test_pipedream_refuses_w():
+    make_it = lambda: PipeDream(make("zb-h1", 1, 2), layers(1), squares, momentum)
+    with pytest.raises(d2lpar.RankError, match="W cannot be apart"):
+        d2lpar.run(make_it, world_size=1, backend="sim")
+
+
+# Memory: an activation that has left is not held
+
+
+def many(name, p, m, rows=8):
+    stage = nn.Sequential(*[nn.Linear(16, 16) for _ in range(3)])
+    pipeline = Pipeline(make(name, p, m), [stage], squares)
+    x = torch.ones(rows * m, 16)
+    pipeline.step(x, x)
+
+
+@pytest.mark.parametrize("name", ["1f1b", "zb-h1"])
+def test_memory_grows_with_the_batch_and_with_nothing_else(name):
+    peaks = {}
+    for m in (8, 16):
+        run = d2lpar.run(many, name, 3, m, world_size=3, backend="sim")
+        peaks[m] = run.peak_memory
+    batch_bytes = 8 * 8 * 16 * 4  # the rows that m=16 has more
+    for less, more in zip(peaks[8], peaks[16], strict=True):
+        assert more - less == batch_bytes

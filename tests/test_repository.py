@@ -33,7 +33,7 @@ checkpoint
 data_parallel overlap parameter_server sharding network_partition tensor_parallel \
     pipeline
 allreduce
-shared_memory costs footprint
+shared_memory costs footprint delayed
 scatter
 messages
 launch
@@ -41,6 +41,7 @@ backends
 ship
 runs
 schedule
+gantt
 plots
 timeline
 cluster data
@@ -358,7 +359,7 @@ def test_readme_says_which_chapters_are_here():
 
 
 def test_readme_lists_every_black_box():
-    shown = {"costs", "shared_memory", "checkpoint", "footprint"}
+    shown = {"costs", "shared_memory", "checkpoint", "footprint", "delayed"}
     concepts = {name[3:] for name in chapters()} | shown
     tops = {name.split(".")[0] for name in NAMES} - concepts - DOORS
     unlisted = [

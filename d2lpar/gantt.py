@@ -1,0 +1,122 @@
+"""Pictures of pipeline schedules: who does what when, and what each rank holds.
+
+Importing this module does not import matplotlib.
+"""
+
+import re
+
+# Okabe-Ito colours; a rank's second stage has the darker ones.
+FACES = {"F": "#56B4E9", "B": "#E69F00", "W": "#009E73"}
+DARKER = {"F": "#0072B2", "B": "#D55E00", "W": "#005C43"}
+NAMES = {"F": "forward", "B": "backward", "W": "weight gradient"}
+HATCHES = {"F": "", "B": "", "W": ".."}
+LINES = ["-", "--", "-.", ":"]
+SHADES = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000"]
+WIDE = 0.13  # inches that a number needs
+ROW = 0.32  # inches
+
+
+def plot_simulation(sim, title=None):
+    """The Gantt chart of a `Simulation`, and below it what its ranks hold.
+
+    A box is an action with its micro-batch; boxes of every other stage of a
+    rank are darker.  Returns the figure, with its words as `.alt`.
+    """
+    from d2lpar.plots import _picture_class
+
+    p = sim.timeline.world_size
+    figure = _picture_class()(figsize=(9, ROW * p + 2.6), layout="constrained")
+    heights = {"height_ratios": [ROW * p + 0.5, 1.5]}
+    top, below = figure.subplots(2, sharex=True, gridspec_kw=heights)
+    top.set_title(title or repr(sim).partition(": ")[2], loc="left", fontsize=10)
+    _draw_boxes(top, sim)
+    _draw_held(below, sim)
+    figure.alt = _alt(sim)
+    return figure
+
+
+def _parts(event):
+    """(stage, kind, micro-batch) of an event called such as 2F0."""
+    stage, kind, micro = re.fullmatch(r"(\d+)([FBW])(\d+)", event.name).groups()
+    return int(stage), kind, int(micro)
+
+
+def _draw_boxes(ax, sim):
+    from matplotlib.patches import Patch
+
+    p, elapsed = sim.timeline.world_size, sim.elapsed
+    kinds = {}
+    for event in sim.timeline:
+        stage, kind, micro = _parts(event)
+        span = event.stop - event.start
+        dark = stage // p % 2
+        style = {"facecolor": (DARKER if dark else FACES)[kind], "hatch": HATCHES[kind]}
+        ax.barh(event.rank, span, 0.86, event.start, edgecolor="white", lw=0.6, **style)
+        if span * 8.2 / elapsed > WIDE:
+            pad = 2.2 if HATCHES[kind] else 0.5  # a number needs paper without dots
+            paper = {"facecolor": style["facecolor"], "edgecolor": "none", "pad": pad}
+            ax.text(
+                event.start + span / 2, event.rank, micro, fontsize=7, bbox=paper,
+                ha="center", va="center", color="white" if dark else "black",
+            )  # fmt: skip
+        kinds[kind] = {"facecolor": FACES[kind], "hatch": HATCHES[kind]}
+    ax.set_yticks(range(p), [f"rank {rank}" for rank in range(p)], fontsize=8)
+    ax.set_ylim(p - 0.45, -0.55)
+    ax.set_xlim(0, elapsed)
+    ax.tick_params(axis="y", length=0)
+    ax.spines[["top", "right", "left"]].set_visible(False)
+    handles = [
+        Patch(label=NAMES[kind], edgecolor="white", **kinds[kind])
+        for kind in FACES
+        if kind in kinds
+    ]
+    place = {"loc": "lower right", "bbox_to_anchor": (1, 1), "ncols": 3}
+    ax.legend(handles=handles, frameon=False, fontsize=8, borderaxespad=0.1, **place)
+
+
+def held_over_time(sim, rank):
+    """(times, counts): micro-batches that the rank holds, from each time on."""
+    parts = [(event, *_parts(event)) for event in sim.timeline.rows[rank]["compute"]]
+    last = "W" if any(kind == "W" for _, _, kind, _ in parts) else "B"
+    steps = [(event.start, 1) for event, _, kind, _ in parts if kind == "F"]
+    steps += [(event.stop, -1) for event, _, kind, _ in parts if kind == last]
+    times, counts, held = [0.0], [0], 0
+    for time, change in sorted(steps):
+        held += change
+        times.append(time)
+        counts.append(held)
+    return times, counts
+
+
+def _draw_held(ax, sim):
+    """A staircase for up to five ranks: first, last and some between."""
+    p = sim.timeline.world_size
+    shown = sorted(
+        {round(k * (p - 1) / min(4, max(1, p - 1))) for k in range(min(p, 5))}
+    )
+    for i, rank in enumerate(shown):
+        times, counts = held_over_time(sim, rank)
+        label = f"rank {rank}, at most {sim.in_flight[rank]}"
+        style = {"color": SHADES[i], "ls": LINES[i % len(LINES)], "lw": 1.4}
+        steps = [*times, sim.elapsed], [*counts, counts[-1]]
+        ax.step(*steps, where="post", label=label, **style)
+    ax.set_ylim(0, 1.12 * max(sim.in_flight))
+    ax.yaxis.get_major_locator().set_params(integer=True)
+    ax.set_ylabel("micro-batches\nheld", fontsize=8)
+    ax.set_xlabel("time", fontsize=9)
+    ax.tick_params(labelsize=8)
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.legend(
+        loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False, fontsize=8,
+        borderaxespad=0,
+    )  # fmt: skip
+
+
+def _alt(sim):
+    p = sim.timeline.world_size
+    held = ", ".join(map(str, sim.in_flight))
+    return (
+        f"Gantt chart of {p} ranks: {len(sim.timeline)} boxes in {sim.elapsed:g} units "
+        f"of time, {sim.bubble:.1%} of the longest span empty. Below, how many "
+        f"micro-batches each rank holds; at most {held}."
+    )

@@ -1,0 +1,53 @@
+"""The picture of a schedule: every action a box, every count a step."""
+
+import pytest
+
+from d2lpar.gantt import DARKER, FACES, held_over_time
+from d2lpar.schedule import MAKERS, make, simulate
+
+
+def boxes(figure):
+    """{(rank, start, width): colour} of the Gantt chart."""
+    from matplotlib.colors import to_hex
+
+    found = {}
+    for bar in figure.axes[0].patches:
+        rank = round(bar.get_y() + bar.get_height() / 2)
+        found[rank, bar.get_x(), bar.get_width()] = to_hex(bar.get_facecolor()).upper()
+    return found
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_every_action_is_a_box_in_its_place_and_colour(name):
+    sim = simulate(make(name, 3, 4), 1, 2, 1, 0.25)
+    found = boxes(sim.plot())
+    wanted = {}
+    for event in sim.timeline:
+        stage, kind = int(event.name[0]), event.name[1]
+        colour = (DARKER if stage >= 3 else FACES)[kind]
+        wanted[event.rank, event.start, event.stop - event.start] = colour
+    assert found == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_the_steps_are_what_is_held(name):
+    sim = simulate(make(name, 3, 5), 1, 1.5, 0.5)
+    for rank in range(3):
+        _, counts = held_over_time(sim, rank)
+        assert max(counts) == sim.in_flight[rank] and counts[0] == counts[-1] == 0
+        assert all(abs(a - b) == 1 for a, b in zip(counts, counts[1:], strict=False))
+
+
+def test_numbers_are_written_where_there_is_room():
+    small = simulate(make("gpipe", 2, 3)).plot()
+    texts = sorted(int(text.get_text()) for text in small.axes[0].texts)
+    assert texts == [0] * 4 + [1] * 4 + [2] * 4
+    assert not simulate(make("gpipe", 2, 200)).plot().axes[0].texts
+
+
+def test_title_and_words():
+    figure = simulate(make("1f1b", 3, 2)).plot("1F1B")
+    assert figure.axes[0].get_title(loc="left") == "1F1B"
+    assert figure.alt.startswith("Gantt chart of 3 ranks: 12 boxes in 12 units of time")
+    data, _ = figure._repr_mimebundle_()
+    assert data["image/png"].startswith(b"\x89PNG")
