@@ -45,13 +45,11 @@ class Schedule:
     """Who does what, in which order: a tuple of Actions for every rank.
 
     p ranks, m micro-batches, `home` {stage: the rank that has it}.  splits: W
-    are actions of their own.  stale: weights change after every B, and a
-    micro-batch comes back to the version that it went out with.
+    are actions of their own.
     """
 
     ranks: tuple
     name: str = "by hand"
-    stale: bool = False
 
     every = property(lambda self: [a for row in self.ranks for a in row])
     p = property(lambda self: len(self.ranks))
@@ -260,7 +258,7 @@ def make(name, p, m, v=None):
     _check_count("m", m, 1)
     _check_count("v", 2 if v is None else v, 2)
     rows = MAKERS[name](p, m, *[v] * (v is not None))
-    return Schedule(tuple(map(tuple, rows)), name, stale=name == "pipedream")
+    return Schedule(tuple(map(tuple, rows)), name)
 
 
 def _check_count(letter, count, least):
