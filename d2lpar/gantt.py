@@ -5,6 +5,8 @@ Importing this module does not import matplotlib.
 
 import re
 
+from .plots import picture_class
+
 # Okabe-Ito colours; a rank's second stage has the darker ones.
 FACES = {"F": "#56B4E9", "B": "#E69F00", "W": "#009E73"}
 DARKER = {"F": "#0072B2", "B": "#D55E00", "W": "#005C43"}
@@ -22,10 +24,8 @@ def plot_simulation(sim, title=None):
     A box is an action with its micro-batch; boxes of every other stage of a
     rank are darker.  Returns the figure, with its words as `.alt`.
     """
-    from d2lpar.plots import _picture_class
-
     p = sim.timeline.world_size
-    figure = _picture_class()(figsize=(9, ROW * p + 2.6), layout="constrained")
+    figure = picture_class()(figsize=(9, ROW * p + 2.6), layout="constrained")
     heights = {"height_ratios": [ROW * p + 0.5, 1.5]}
     top, below = figure.subplots(2, sharex=True, gridspec_kw=heights)
     top.set_title(title or repr(sim).partition(": ")[2], loc="left", fontsize=10)

@@ -107,7 +107,7 @@ def _figure(timelines, width, alt, exposed=False):
     width = 8.0 if width is None else float(width)
     above, below = 0.34, 0.85  # title of a panel; time axis and legend
     whole = sum(heights) + above * len(heights) + below
-    figure = _picture_class()(figsize=(width, whole), dpi=100)
+    figure = picture_class()(figsize=(width, whole), dpi=100)
     figure.alt = alt
     top, left, right = whole, 1.15, 0.25
     for (title, line), height in zip(timelines.items(), heights, strict=True):
@@ -362,7 +362,7 @@ def _ranks(timeline):
 
 
 @functools.cache
-def _picture_class():
+def picture_class():
     """A Figure that shows itself in a notebook, with its description."""
     from matplotlib.figure import Figure
 
