@@ -1,5 +1,6 @@
 """The simulated cluster: its clock, its wires, its memory and its order."""
 
+import ast
 import math
 import os
 import signal
@@ -412,6 +413,35 @@ def test_meta_tensors_cost_time_and_bytes_but_no_memory():
     assert run.results == ["meta", "meta"]
     assert run.peak_memory == [4_000_000_000] * 2
     assert run.bytes_sent == [4_000_000_000] * 2
+
+
+FIRST_RUN = """
+import sys, torch, d2lpar
+
+def forward():
+    model = torch.nn.Sequential(*[torch.nn.Linear(50, 50) for _ in range(9)])
+    model(torch.ones(7, 50)).sum().backward()
+
+def trains():
+    forward()
+    torch.ones(9 * 50 * 50) + 1
+
+assert "torch._dynamo" not in sys.modules
+print([d2lpar.run(trains, world_size=2, device="meta").peak_memory for _ in "ab"])
+"""
+
+
+def test_the_first_run_of_a_process_keeps_no_more_memory_than_the_next():
+    """An import inside a rank may leave its frames, and their tensors, in circles."""
+    done = subprocess.run(
+        [sys.executable, "-c", FIRST_RUN],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=os.environ | {"D2LPAR_BACKEND": "sim"},
+    )
+    first, second = ast.literal_eval(done.stdout or done.stderr)
+    assert first == second
 
 
 # order

@@ -5,7 +5,7 @@ import weakref
 import torch
 from torch.utils.flop_counter import flop_registry
 
-from .torch_private import FakeTensor, TorchDispatchMode
+from .torch_private import FakeTensor, TorchDispatchMode, load_compiler
 
 _LAYOUT_ONLY = ("empty", "new_empty", "detach", "alias")
 _kinds = {}  # id of an operation -> (what `_kind` says of it, the operation)
@@ -25,11 +25,16 @@ class Meter(TorchDispatchMode):
         self.live = {}  # id of a storage -> [weak reference, bytes]
         self.bytes = self.peak = 0
 
+    before_shapes = True  # no operation on shapes alone was seen in this process
+
     @classmethod
     def _should_skip_dynamo(cls):
         return False  # else the first operation imports the compiler, for seconds
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if self.before_shapes and args and _without_values(args[0]):
+            load_compiler()
+            Meter.before_shapes = False
         if types:
             if FakeTensor in types:
                 return func(*args, **(kwargs or {}))  # shapes only, nothing is computed
@@ -97,6 +102,11 @@ class Meter(TorchDispatchMode):
             flops = sum(t.numel() for t in _tensors((out,)))
         name = func._schema.name.split("::")[1].rstrip("_")
         self.charge(name, flops, moved, tensors[0].dtype)
+
+
+def _without_values(value):
+    first = value[0] if isinstance(value, (list, tuple)) and value else value
+    return isinstance(first, torch.Tensor) and first.is_meta
 
 
 def _storage_id(tensor):

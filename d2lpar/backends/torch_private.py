@@ -8,6 +8,7 @@ to the engine of the rank.  `isolated_ranks` lets threads be ranks.
 import contextlib
 import ctypes
 import functools
+import importlib
 import sys
 import threading
 import types
@@ -25,15 +26,20 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: F401
 from .. import ship
 from .calls import Call
 
-_here = threading.local()  # .engine of a rank, .world of a thread that is one
 
+class _Here(threading.local):
+    engine = None  # of the rank that this thread is
+    world = None  # its table of process groups
+
+
+_here = _Here()
 
 _of_process = None  # the engine, where the whole process is a rank
 
 
 def current_engine():
     """The engine of the rank that runs in this thread, or None outside of a run."""
-    return getattr(_here, "engine", _of_process)
+    return _here.engine or _of_process
 
 
 def rank_process(engine):
@@ -68,6 +74,20 @@ def _empty_world():
         comms=[],
         pg_config_info=[],
     )
+
+
+def load_compiler():
+    """torch's compiler is imported, which computing with shapes only needs.
+
+    In a thread of its own: the import leaves circles of references that hold every
+    frame below it, and with the frames of a rank its tensors would stay alive.
+    """
+    if "torch._dynamo" not in sys.modules:
+        importer = threading.Thread(
+            target=importlib.import_module, args=["torch._dynamo"]
+        )
+        importer.start()
+        importer.join()
 
 
 class _WorldOfThread:
@@ -199,7 +219,7 @@ def _short_ways():
 
 def _plain_group(tensor, peer, group, tag, group_peer=None):
     """This rank's default group if the message is in it and plain, else None."""
-    world = getattr(_here, "world", None)
+    world = _here.world
     mine = world and world.default_pg
     if (
         type(mine) is Group
