@@ -27,6 +27,9 @@ NBVAL = --nbval-current-env --nbval-cell-timeout=120
 # Nothing is compiled that nobody imports; what is imported is compiled once and kept.
 export PYTHONDONTWRITEBYTECODE :=
 PIP = $(BIN)/pip install --no-compile
+# A check of addresses in JSON, which no notebook has; every start of Jupyter, nbclient
+# and pytest would spend seconds on its grammar. Those who import it do without.
+SLIM = @$(BIN)/pip uninstall -q -y rfc3987-syntax
 
 PLAIN = env -u D2LPAR_BACKEND -u D2LPAR_RANKS D2LPAR_PROGRESS=0
 
@@ -75,6 +78,7 @@ $(STAMP): pyproject.toml
 	@$(BIN)/python -c "$(HAS_TORCH)" || $(PIP) "$(TORCH)"
 	@$(BIN)/python -c "$(KEEP_TORCH)" > .venv/keep.txt
 	$(PIP) -q -c .venv/keep.txt -e ".[lab,test]"
+	$(SLIM)
 	@$(PIP) -q --no-deps d2l==1.0.3 || \
 	    echo "Warning: d2l 1.0.3 was not installed. The course runs without it."
 	@touch $@
@@ -82,6 +86,7 @@ $(STAMP): pyproject.toml
 # nbgrader puts a menu of its own into JupyterLab, which only instructors want.
 $(GRADER): $(STAMP)
 	$(PIP) -q -c .venv/keep.txt -e ".[instructor]"
+	$(SLIM)
 	@touch $@
 
 HAS_TORCH = import importlib.util as u; raise SystemExit(not u.find_spec('torch'))

@@ -1,7 +1,10 @@
 """Data without downloads: the handwritten digits that scikit-learn carries."""
 
+import importlib.util
+from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
 
@@ -26,12 +29,26 @@ def digits(dtype=torch.float32):
     Every call and every rank has the same.  Source: Alpaydin and Kaynak 1998,
     the test part of the UCI set, as scikit-learn ships it.
     """
-    from sklearn.datasets import load_digits  # only those who need it wait for it
-
-    pixels, labels = load_digits(return_X_y=True)
+    pixels, labels = _table()
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
     images = torch.tensor(pixels / 16, dtype=dtype).view(-1, 1, 8, 8)[order]
     labels = torch.tensor(labels, dtype=torch.int64)[order]
     return Examples(images[:1437], labels[:1437]), Examples(
         images[1437:], labels[1437:]
     )
+
+
+def _table():
+    """(pixels, labels) as scikit-learn gives them.
+
+    From its file where that is where it always was: every rank process would wait
+    for the import of the whole of scikit-learn, which is longer than most runs.
+    """
+    package = Path(importlib.util.find_spec("sklearn").origin).parent
+    file = package / "datasets" / "data" / "digits.csv.gz"
+    if not file.exists():
+        from sklearn.datasets import load_digits
+
+        return load_digits(return_X_y=True)
+    table = np.loadtxt(file, delimiter=",")
+    return table[:, :-1], table[:, -1]

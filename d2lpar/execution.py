@@ -2,13 +2,17 @@
 
 import ast
 import os
+import queue
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import nbformat
+from jupyter_client.asynchronous import AsyncKernelClient
+from jupyter_client.channels import AsyncZMQSocketChannel
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+from traitlets import Type
 from traitlets.config import Config
 
 from . import notebooks
@@ -112,9 +116,35 @@ def _name(function):
     return getattr(function, "attr", getattr(function, "id", None))
 
 
+class _Channel(AsyncZMQSocketChannel):
+    """Looks for itself, from time to time, whether a message is there.
+
+    A widget's answer that goes out on this socket can swallow the news of a message
+    that came in; then the reply is seen when the cell's time is over, and not before
+    (github.com/jupyter/nbclient/issues/312).
+    """
+
+    LOOK = 0.25  # seconds
+
+    async def get_msg(self, timeout=None):
+        end = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left = self.LOOK if end is None else max(0, end - time.monotonic())
+            try:
+                return await super().get_msg(min(left, self.LOOK))
+            except queue.Empty:
+                if left < self.LOOK:
+                    raise
+
+
+class _Client(AsyncKernelClient):
+    shell_channel_class = Type(_Channel)
+
+
 def _client(node, folder, timeout):
     # no kernel folders: a "python3" that a user installed would be another Python
-    config = Config({"KernelSpecManager": {"kernel_dirs": []}})
+    folders = {"KernelSpecManager": {"kernel_dirs": []}}
+    config = Config(folders | {"AsyncKernelManager": {"client_factory": _Client}})
     return NotebookClient(
         node,
         config=config,

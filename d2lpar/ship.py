@@ -105,6 +105,22 @@ def _rebuild(memory, offset, shape, stride, dtype, is_parameter, requires_grad, 
     return tensor
 
 
+def _submodules(code, packages):
+    """The loaded submodules of `packages` that `code` can name, such as torch.nn.
+
+    cloudpickle's own compares the name of every loaded module, for every function.
+    """
+    found, parents = [], [m for m in packages if isinstance(m, ModuleType)]
+    parents = [m.__name__ for m in parents if getattr(m, "__package__", None)]
+    while parents:
+        parent = parents.pop()
+        names = dict.fromkeys(f"{parent}.{name}" for name in code.co_names)
+        names = [name for name in names if sys.modules.get(name) is not None]
+        found += [sys.modules[name] for name in names]
+        parents += names
+    return found
+
+
 @contextlib.contextmanager
 def _by_value(functions):
     """The modules in which the user wrote `functions` are pickled by value inside."""
@@ -112,9 +128,14 @@ def _by_value(functions):
     modules = [module for module in modules if _of_the_user(module)]
     for module in modules:
         cloudpickle.register_pickle_by_value(module)
+    slow, by_value._find_imported_submodules = (
+        by_value._find_imported_submodules,
+        _submodules,
+    )
     try:
         yield
     finally:
+        by_value._find_imported_submodules = slow
         for module in modules:
             cloudpickle.unregister_pickle_by_value(module)
 

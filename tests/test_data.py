@@ -1,5 +1,8 @@
 """The digits: real, in a fixed order, the same for every rank."""
 
+import sys
+from pathlib import Path
+
 import torch
 
 import d2lpar
@@ -24,6 +27,21 @@ def test_every_digit_is_there_once():
     ours = torch.cat([part.images for part in digits(torch.float64)]).flatten(1) * 16
     theirs = load_digits().data
     assert sorted(map(tuple, ours.tolist())) == sorted(map(tuple, theirs.tolist()))
+
+
+def test_another_place_of_the_file_changes_nothing(monkeypatch):
+    usual = digits()
+    monkeypatch.setattr(Path, "exists", lambda path: False)
+    for a, b in zip(usual, digits(), strict=True):
+        assert torch.equal(a.images, b.images) and torch.equal(a.labels, b.labels)
+
+
+def test_a_process_reads_them_without_importing_scikit_learn():
+    def imports():
+        return len(digits()[0]), "sklearn" in sys.modules
+
+    run = d2lpar.run(imports, world_size=2, backend="gloo")
+    assert run.results == [(1437, False)] * 2
 
 
 def test_pictures_keep_their_labels():
