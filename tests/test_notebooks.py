@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from importlib.util import find_spec
 
 import notebook_rules
@@ -357,6 +358,26 @@ def test_a_failing_notebook_is_not_overwritten(tmp_path, source, tags, expected)
     assert expected in str(outcome.failure)
     assert path.read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == ["x.ipynb"]
+
+
+WIDGET = """print(1)
+widget = interact(lambda n: print(n) or time.sleep(0.002), n=IntSlider(max=9))"""
+
+
+def test_no_reply_is_missed_beside_widgets(tmp_path):
+    """A message to a widget can hide the reply; then each such cell waits 20 s."""
+    path = tmp_path / "x.ipynb"
+    first = code("import time\nfrom ipywidgets import interact, IntSlider")
+    notebooks.write(path, book(first, *[code(WIDGET) for _ in range(80)]))
+    waits, last = [], time.monotonic()
+
+    def note():
+        nonlocal last
+        waits.append(time.monotonic() - last)
+        last = time.monotonic()
+
+    assert execution.execute(path, timeout=20, on_cell=note).failure is None
+    assert len(waits) == 81 and max(waits) < 19
 
 
 def test_world_is_the_one_that_defaults_names():
