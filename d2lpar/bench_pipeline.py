@@ -32,9 +32,9 @@ def plan(ranks=None, quick=False):
     return found
 
 
-def race(n, width, seconds):
+def race(n, width, seconds, backend="gloo"):
     """Training steps of an MLP of n stages, side by side on n ranks."""
-    options = {"world_size": n, "backend": "gloo", "timeout": bench.TIMEOUT}
+    options = {"world_size": n, "backend": backend, "timeout": bench.TIMEOUT}
     run = launch.run(_race, width, seconds, **options)
     times = bench.durations(run.results)
     rows = []
