@@ -180,7 +180,7 @@ def _changed(action, known, form):
     """The sentence for rows that have got another form."""
     old, new = (f"{list(shape)} in {dtype}" for shape, dtype in (known, form))
     text = f"{action} makes rows of {new}, and before they were {old}:"
-    more = "the next stage expects these. Make a new Pipeline for other shapes."
+    more = "the next stage expects these. Other shapes need a new Pipeline."
     return f"{text} {more}"
 
 
