@@ -152,11 +152,12 @@ def bench(
 ):
     """Measure all-reduces, start-up, simulator and training on this machine."""
     from . import bench as measuring
-    from . import bench_overlap, bench_sharding
+    from . import bench_overlap, bench_pipeline, bench_sharding
 
+    training = bench_overlap, bench_sharding, bench_pipeline
     try:
         plan = measuring.plan(sizes, ranks, quick)
-        plan += bench_overlap.plan(ranks, quick) + bench_sharding.plan(ranks, quick)
+        plan += [step for bench in training for step in bench.plan(ranks, quick)]
     except ValueError as error:
         raise Refused(error) from None
     if json_file is not None and not json_file.absolute().parent.is_dir():
@@ -170,7 +171,7 @@ def bench(
             bar.update(task, description=name)
             measuring.add(results, measure())
             bar.advance(task)
-    benches = measuring, bench_overlap, bench_sharding
+    benches = measuring, *training
     for table in (table for bench in benches for table in bench.tables(results)):
         console.print(table)
     if json_file is not None:

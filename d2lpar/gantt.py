@@ -29,8 +29,11 @@ def plot_simulation(sim, title=None):
     heights = {"height_ratios": [ROW * p + 0.5, 1.5]}
     top, below = figure.subplots(2, sharex=True, gridspec_kw=heights)
     top.set_title(title or repr(sim).partition(": ")[2], loc="left", fontsize=10)
-    _draw_boxes(top, sim)
+    _draw_axes(top, sim)
     _draw_held(below, sim)
+    figure.draw_without_rendering()  # finds the layout, while there are no boxes yet
+    figure.set_layout_engine("none")
+    _draw_boxes(top, sim)
     figure.alt = _alt(sim)
     return figure
 
@@ -41,37 +44,43 @@ def _parts(event):
     return int(stage), kind, int(micro)
 
 
-def _draw_boxes(ax, sim):
+def _draw_axes(ax, sim):
     from matplotlib.patches import Patch
 
-    p, elapsed = sim.timeline.world_size, sim.elapsed
-    kinds = {}
-    for event in sim.timeline:
-        stage, kind, micro = _parts(event)
-        span = event.stop - event.start
-        dark = stage // p % 2
-        style = {"facecolor": (DARKER if dark else FACES)[kind], "hatch": HATCHES[kind]}
-        ax.barh(event.rank, span, 0.86, event.start, edgecolor="white", lw=0.6, **style)
-        if span * 8.2 / elapsed > WIDE:
-            pad = 2.2 if HATCHES[kind] else 0.5  # a number needs paper without dots
-            paper = {"facecolor": style["facecolor"], "edgecolor": "none", "pad": pad}
-            ax.text(
-                event.start + span / 2, event.rank, micro, fontsize=7, bbox=paper,
-                ha="center", va="center", color="white" if dark else "black",
-            )  # fmt: skip
-        kinds[kind] = {"facecolor": FACES[kind], "hatch": HATCHES[kind]}
+    p, kinds = sim.timeline.world_size, {_parts(event)[1] for event in sim.timeline}
     ax.set_yticks(range(p), [f"rank {rank}" for rank in range(p)], fontsize=8)
     ax.set_ylim(p - 0.45, -0.55)
-    ax.set_xlim(0, elapsed)
+    ax.set_xlim(0, sim.elapsed)
     ax.tick_params(axis="y", length=0)
     ax.spines[["top", "right", "left"]].set_visible(False)
+    looks = {"edgecolor": "white"}
     handles = [
-        Patch(label=NAMES[kind], edgecolor="white", **kinds[kind])
+        Patch(label=NAMES[kind], facecolor=FACES[kind], hatch=HATCHES[kind], **looks)
         for kind in FACES
         if kind in kinds
     ]
     place = {"loc": "lower right", "bbox_to_anchor": (1, 1), "ncols": 3}
     ax.legend(handles=handles, frameon=False, fontsize=8, borderaxespad=0.1, **place)
+
+
+def _draw_boxes(ax, sim):
+    from matplotlib.patches import Rectangle
+
+    for event in sim.timeline:
+        stage, kind, micro = _parts(event)
+        start, span = event.start, event.stop - event.start
+        dark, hatch = stage // sim.timeline.world_size % 2, HATCHES[kind]
+        face = (DARKER if dark else FACES)[kind]
+        style = {"facecolor": face, "hatch": hatch, "edgecolor": "white", "lw": 0.6}
+        ax.add_artist(Rectangle((start, event.rank - 0.43), span, 0.86, **style))
+        if span * 8.2 / sim.elapsed > WIDE:
+            # a number needs paper without dots
+            paper = {"facecolor": face, "edgecolor": "none", "pad": 2.2}
+            ax.text(
+                start + span / 2, event.rank, micro, fontsize=7, ha="center",
+                va="center", color="white" if dark else "black",
+                bbox=paper if hatch else None,
+            )  # fmt: skip
 
 
 def held_over_time(sim, rank):

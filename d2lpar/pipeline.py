@@ -90,15 +90,16 @@ def send_on(mail, action, tensor):
     """The stage that needs it will have it."""
     needed_by = receiver(action, mail.schedule.stages)
     to = mail.schedule.home[needed_by.stage]
+    line, form = (action.kind, mail.r, to), _form(mail, action, tensor)
+    known = mail.shapes.get((line, action.stage))
+    tensor = tensor.detach().contiguous()
     if to == mail.r:
         mail.here[needed_by] = tensor
         return
-    tensor, line = tensor.contiguous(), (action.kind, mail.r, to)
-    parts = [tensor]
-    if (line, action.stage) not in mail.shapes:
-        mail.shapes[line, action.stage] = tensor.shape[1:]
-        parts = [_note(tensor), tensor]
-    for part in parts:
+    if known not in (None, form):
+        raise ValueError(_changed(action, known, form))
+    mail.shapes[line, action.stage] = form
+    for part in [tensor] if known else [_note(*form), tensor]:
         work = dist.isend(part, group=mail.group(line), group_dst=to)
         mail.sent.append((to, mail.place[needed_by], work, part))
 
@@ -159,9 +160,33 @@ def _expect(mail, line):
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
 
 
-def _note(tensor):
+def _form(mail, action, tensor):
+    """(shape of a row, dtype); an error in words where it cannot travel."""
+    if not torch.is_tensor(tensor):
+        text = f"{action} makes a {type(tensor).__name__}, and one tensor goes"
+        raise TypeError(f"{text} to the next stage.")
+    shape, rows = tuple(tensor.shape), mail.rows[action.micro]
+    if not 1 <= len(shape) <= 9 or shape[0] != rows:
+        text = f"{action} makes a tensor of shape {list(shape)}; wanted are"
+        more = "as many as the micro-batch has, and at most 9 dimensions."
+        raise ValueError(f"{text} {rows} rows, {more}")
+    if tensor.dtype not in DTYPES:
+        text = f"{action} makes {tensor.dtype}; between stages travel"
+        raise TypeError(f"{text} {', '.join(map(str, DTYPES))}.")
+    return shape[1:], tensor.dtype
+
+
+def _changed(action, known, form):
+    """The sentence for rows that have got another form."""
+    old, new = (f"{list(shape)} in {dtype}" for shape, dtype in (known, form))
+    text = f"{action} makes rows of {new}, and before they were {old}:"
+    more = "the next stage expects these. Other shapes need a new Pipeline."
+    return f"{text} {more}"
+
+
+def _note(shape, dtype):
     """Ten numbers: dtype, dimensions, sizes but for the rows."""
-    note = [DTYPES.index(tensor.dtype), tensor.dim() - 1, *tensor.shape[1:]]
+    note = [DTYPES.index(dtype), len(shape), *shape]
     return torch.tensor(note + [0] * (10 - len(note)))
 
 
@@ -171,7 +196,7 @@ def _read_note(mail, line):
     dist.recv(note, group=mail.group(line), group_src=line[1])
     kind, count, *sizes = note.tolist()
     stage = mail.expected[line][0].stage
-    mail.shapes[line, stage] = sizes[:count], DTYPES[kind]
+    mail.shapes[line, stage] = tuple(sizes[:count]), DTYPES[kind]
 
 
 def run_module(pipeline, action, x):
@@ -193,7 +218,7 @@ def run_forward(pipeline, action):
         out = pipeline.loss(out, pipeline.targets[i]) / pipeline.N
         pipeline.total = pipeline.total + out.detach()
     else:
-        send_on(pipeline.mail, action, out.detach())
+        send_on(pipeline.mail, action, out)
     pipeline.kept[stage, i] = x, out
 
 

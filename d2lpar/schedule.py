@@ -448,11 +448,12 @@ def simulate(schedule, forward=1.0, backward=2.0, weight=0.0, comm=0.0):
     if not comm >= 0:
         raise ValueError(f"comm is a time from 0 on, not {comm!r}.")
     times, _ = play(schedule, cost, comm)
-    spans = [times[row[-1]][1] - times[row[0]][0] for row in schedule.ranks]
-    longest, row = max(zip(spans, schedule.ranks, strict=True))
+    rows = schedule.ranks
+    spans = [times[row[-1]][1] - times[row[0]][0] if row else 0.0 for row in rows]
+    longest, row = max(zip(spans, rows, strict=True))
     bubble = (longest - sum(map(cost, row))) / longest if longest else 0.0
     elapsed = max(stop for _, stop in times.values())
-    held = [max(in_flight(schedule, rank)) for rank in range(schedule.p)]
+    held = [max(in_flight(schedule, r), default=0) for r in range(schedule.p)]
     return Simulation(elapsed, spans, bubble, held, _timeline(schedule, times))
 
 

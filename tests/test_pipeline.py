@@ -5,6 +5,8 @@ import copy
 import pytest
 import torch
 import torch.distributed as dist
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
 
@@ -13,7 +15,7 @@ from d2lpar import schedule
 from d2lpar.cluster import Cluster
 from d2lpar.delayed import LINEAR, Delayed, delay_weights
 from d2lpar.pipeline import PipeDream, Pipeline, lines
-from d2lpar.schedule import Action, make, parse, simulate
+from d2lpar.schedule import Action, make, needs, parse, simulate
 
 
 class Block(nn.Module):
@@ -191,10 +193,13 @@ class Timed(nn.Module):
 
 
 def clocked(made, F, B, W):
-    """{action: (start, stop)} of a second step, and the most that was held."""
-    r = dist.get_rank()
-    mine = sum(rank == r for rank in made.home.values())
-    stages = [Timed(F, B, W) for _ in range(mine)]
+    """{action: stop} of a second step, the most that was held, the gradients.
+
+    F, B and W are times, or lists with one for each stage.
+    """
+    mine = sorted(s for s, rank in made.home.items() if rank == dist.get_rank())
+    of = lambda time, s: time[s] if isinstance(time, list) else time
+    stages = [Timed(*(of(time, s) for time in (F, B, W))) for s in mine]
     pipeline = Pipeline(made, stages, lambda out, y: out.sum())
     for stage in stages:
         stage.delayed = made.splits or None
@@ -206,7 +211,7 @@ def clocked(made, F, B, W):
         def watched(action):
             method(action)
             if name == "weights":
-                d2lpar.sleep(W)
+                d2lpar.sleep(of(W, action.stage))
             seen[str(action)] = d2lpar.now()
             held.append(len({*pipeline.kept, *pipeline.late}))
 
@@ -214,12 +219,14 @@ def clocked(made, F, B, W):
 
     for name in ("forward", "backward", "weights"):
         watch(name)
-    x = torch.ones(made.m, 2, requires_grad=True)
+    x = torch.arange(2.0 * made.m).view(-1, 2).requires_grad_()
     pipeline.step(x, x.detach())
     dist.barrier()
-    begin, _ = d2lpar.now(), held.clear()
+    begin, _ = d2lpar.now(), (seen.clear(), held.clear())
     pipeline.step(x, x.detach())
-    return {name: stop - begin for name, stop in seen.items()}, max(held)
+    gradients = [stage.weight.grad for stage in stages]
+    stops = {name: stop - begin for name, stop in seen.items()}
+    return stops, max(held, default=0), gradients
 
 
 # Times of which no two messages come to one port at once: there they would queue, and
@@ -232,11 +239,65 @@ def test_it_takes_the_time_that_simulate_says(name, comm):
     cluster = Cluster.ideal(3, alpha=comm, beta=0.0)
     world = {"backend": "sim", "world_size": 3, "cluster": cluster}
     run = d2lpar.run(clocked, made, F, B, W, **world)
-    sim = simulate(made, F, B, W, comm)
+    agrees_with(simulate(made, F, B, W, comm), run)
+
+
+def agrees_with(sim, run):
+    """Each action ends when it should; as much is held; no micro-batch is missed."""
     stops = {event.name: event.stop for event in sim.timeline}
-    found = {name: stop for times, _ in run.results for name, stop in times.items()}
+    found = {}
+    for times, _, _ in run.results:
+        assert list(times.values()) == sorted(times.values())
+        found |= times
     assert found == pytest.approx(stops)
-    assert [most for _, most in run.results] == sim.in_flight
+    assert [most for _, most, _ in run.results] == sim.in_flight
+
+
+# Any valid schedule at all, made by chance: stages anywhere, W apart or not
+
+
+@st.composite
+def valid_schedules(draw):
+    """An action that could be next is taken, until none is left."""
+    p, m, splits = draw(st.integers(1, 3)), draw(st.integers(1, 3)), draw(st.booleans())
+    home = [*range(p), *draw(st.lists(st.integers(0, p - 1), max_size=2))]
+    home = draw(st.permutations(home))
+    kinds = "FBW" if splits else "FB"
+    left = [Action(s, k, i) for s in range(len(home)) for k in kinds for i in range(m)]
+    rows, over = [[] for _ in range(p)], set()
+    while left:
+        ready = [a for a in left if over.issuperset(needs(a, len(home)))]
+        action = draw(st.sampled_from(ready))
+        left.remove(action)
+        over.add(action)
+        rows[home[action.stage]].append(action)
+    return schedule.Schedule(tuple(map(tuple, rows)))
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(valid_schedules(), st.data())
+def test_no_valid_schedule_takes_another_time_or_order(made, data):
+    times = st.lists(st.integers(1, 9), min_size=made.stages, max_size=made.stages).map(
+        lambda found: [x / 4 for x in found]
+    )
+    F, B, W = (data.draw(times, label=name) for name in "FBW")
+    comm = data.draw(st.sampled_from([0.0, 0.0, 0.0, 0.3]), label="comm")
+    cluster = Cluster.ideal(made.p, alpha=comm, beta=0.0)
+    world = {"backend": "sim", "world_size": made.p, "cluster": cluster}
+    run = d2lpar.run(clocked, made, F, B, W, **world)
+    sim = simulate(made, F, B, W, comm)
+    if comm == 0:
+        agrees_with(sim, run)
+    for event in sim.timeline:  # messages that queue at a port make it later
+        stops, _, _ = run.results[event.rank]
+        assert stops[event.name] >= event.stop - 1e-9
+    for row, (stops, _, _) in zip(made.ranks, run.results, strict=True):
+        assert list(stops) == [str(action) for action in row]
+    x = torch.arange(2.0 * made.m).view(-1, 2)  # the weights are those of 1
+    expected = 2 * x.sum(0)[:, None].expand(2, 2) / made.m
+    for _, _, gradients in run.results:
+        for gradient in gradients:
+            torch.testing.assert_close(gradient, expected)
 
 
 # The pieces
@@ -299,6 +360,87 @@ def refuses(made, count, rows):
 def test_what_does_not_fit_gets_a_sentence(made, count, rows, words):
     run = d2lpar.run(refuses, made, count, rows, world_size=2, backend="sim")
     assert words in run.results[0] and run.results[1]
+
+
+# What travels between stages: rows of one shape and dtype, and a sentence else
+
+
+class Makes(nn.Module):
+    """A stage that makes what `change` says from call number `when` on."""
+
+    def __init__(self, change, when=1):
+        super().__init__()
+        self.layer, self.change = nn.Linear(2, 2).double(), change
+        self.calls, self.when = 0, when
+
+    def forward(self, x):
+        self.calls += 1
+        x = self.layer(x)
+        return self.change(x) if self.calls >= self.when else x
+
+
+class Any(nn.Module):
+    """A stage that takes whatever comes."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(()))
+
+    def forward(self, x):
+        return (self.weight * x).flatten(1).sum(1, keepdim=True).double()
+
+
+def sends_what(change, when=1, steps=2):
+    r = dist.get_rank()
+    stage = Makes(change, when) if r == 0 else Any()
+    pipeline = Pipeline(make("1f1b", 2, 2), [stage], lambda out, y: out.sum())
+    for _ in range(steps):
+        pipeline.step(*batch(4, 2))
+    return [p.grad for p in stage.parameters()]
+
+
+@pytest.mark.parametrize("world", ["sim", "gloo"])
+@pytest.mark.parametrize(
+    ("change", "when", "words"),
+    [
+        (lambda x: x[:, :1], 3, "0F0 makes rows of [1] in torch.float64, and before"),
+        (lambda x: x.float(), 3, "rows of [2] in torch.float32, and before they were"),
+        (lambda x: x[:, :1], 2, "0F1 makes rows of [1] in torch.float64, and before"),
+        (lambda x: x[:1], 1, "0F0 makes a tensor of shape [1, 2]; wanted are 2 rows"),
+        (lambda x: x.sum(), 1, "0F0 makes a tensor of shape []; wanted are 2 rows"),
+        (lambda x: x.view(2, 2, *[1] * 8), 1, "at most 9 dimensions"),
+        (lambda x: x + 0j, 1, "0F0 makes torch.complex128; between stages travel"),
+        (lambda x: (x, x), 1, "0F0 makes a tuple, and one tensor goes"),
+    ],
+)
+def test_what_cannot_travel_gets_a_sentence(world, change, when, words):
+    with pytest.raises(d2lpar.RankError) as caught:
+        d2lpar.run(sends_what, change, when, world_size=2, backend=world)
+    assert caught.value.rank == 0
+    text = str(caught.value.__cause__)
+    assert words in text and "\n" not in text
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_other_dtypes_and_more_dimensions_travel(dtype):
+    change = lambda x: x.to(dtype).view(2, 1, 2, 1)
+    run = d2lpar.run(sends_what, change, world_size=2, backend="sim")
+    assert all(g is not None and g.abs().sum() > 0 for g in run.results[0])
+
+
+def ignores_its_input():
+    class Deaf(Any):
+        def forward(self, x):
+            return self.weight * torch.ones(len(x), 1)
+
+    stages = [nn.Linear(2, 2).double(), Deaf()][dist.get_rank()]
+    Pipeline(make("gpipe", 2, 2), [stages], lambda out, y: out.sum()).step(*batch(4, 2))
+
+
+def test_a_stage_that_makes_no_gradient_is_named():
+    with pytest.raises(d2lpar.RankError, match="1B0 makes a NoneType") as caught:
+        d2lpar.run(ignores_its_input, world_size=2, backend="sim")
+    assert caught.value.rank == 1
 
 
 # PipeDream: weights change after every B

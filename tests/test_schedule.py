@@ -163,6 +163,12 @@ def test_communication_passes_between_ranks_only():
     assert simulate(make("naive", 2, 1), comm=10).elapsed == 6 + 20
 
 
+def test_a_rank_may_have_nothing_to_do():
+    both = parse("0F0 1F0 1B0 0B0").ranks
+    sim = simulate(schedule.Schedule((*both, ())))
+    assert sim.elapsed == 6 and sim.spans == [6, 0] and sim.in_flight == [2, 0]
+
+
 def test_values_show_themselves():
     sim = simulate(make("1f1b", 3, 2))
     assert repr(sim) == "Simulation: 12 in all, bubble 50.0%, in flight 2, 2, 1"
