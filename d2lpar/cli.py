@@ -1,4 +1,4 @@
-"""The commands: run, execute, sync, exercises, lab, doctor and bench."""
+"""The commands: run, execute, sync, exercises, grade, lab, doctor and bench."""
 
 import difflib
 import json
@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
 from rich.text import Text
 
 from . import notebooks
@@ -114,6 +115,58 @@ def exercises(chapters: Chapters = None):
     for path in notebooks.find(chapters or (), ("solutions",)):
         state = "written" if made.generate(path) else "unchanged"
         print(f"exercises/{path.name}: {state}")
+
+
+@app.command()
+def grade(
+    folder: Annotated[
+        Path, typer.Argument(help="Notebooks, such as alice/05_scatter.ipynb.")
+    ],
+    csv_file: Annotated[
+        Path | None, typer.Option("--csv", help="Write a row per notebook there.")
+    ] = None,
+    feedback: Annotated[
+        Path | None, typer.Option(help="Write a text per notebook into this folder.")
+    ] = None,
+    solutions: Annotated[
+        Path | None, typer.Option(help="Your notebooks; those of the course otherwise.")
+    ] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds for one notebook.")] = 900.0,
+    memory: Annotated[float, typer.Option(help="GB for one notebook.")] = 8.0,
+    seed: Annotated[int, typer.Option(help="Other numbers in the hidden tests.")] = 0,
+    jobs: Annotated[int, typer.Option(min=1, help="Notebooks at the same time.")] = 1,
+):
+    """Grade a folder of notebooks, each in a process of its own."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    try:
+        from . import grading
+    except ModuleNotFoundError as error:
+        raise Refused(f"{error.name} is not installed. {INSTRUCTOR}") from None
+    for path in filter(None, (csv_file, feedback)):
+        if not path.absolute().parent.is_dir():
+            raise Refused(f"There is no folder {path.parent} for {path.name}.")
+    where = solutions or notebooks.repository() / "solutions"
+    masters = sorted(where.glob("*.ipynb"))
+    if not masters:
+        raise Refused(f"There are no notebooks in {where} to grade with.")
+    console, grades = Console(highlight=False), []
+    todo = grading.submissions(folder)
+    with ThreadPoolExecutor(jobs) as pool, _progress("notebooks", console) as bar:
+        task = bar.add_task("", total=len(todo))
+        options = masters, timeout, memory * 1e9, seed
+        for done in pool.map(lambda each: grading.grade(*each, *options), todo):
+            grades.append(done)
+            bar.advance(task)
+            if csv_file is not None:
+                grading.write_csv(csv_file, grades)
+            if feedback is not None:
+                grading.write_feedback(feedback, done)
+    table = Table(*grading.COLUMNS)
+    for done in grades:
+        *texts, remarks = grading.cells_of(done)
+        table.add_row(*map(Text, [*texts, remarks[:120]]))
+    console.print(table)
 
 
 @app.command()

@@ -22,7 +22,7 @@ LAYERS = """
 __main__
 cli
 execution bench_overlap bench_sharding bench_pipeline
-inline_code doctor exercises bench
+inline_code doctor exercises grading grading_worker bench
 notebooks d2l_loader
 __init__
 checks
