@@ -15,7 +15,11 @@ HATCHES = {"F": "", "B": "", "W": ".."}
 LINES = ["-", "--", "-.", ":"]
 SHADES = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000"]
 WIDE = 0.13  # inches that a number needs
-ROW = 0.32  # inches
+
+# Inches.  Fixed, for to find a layout takes as long as to draw all of the picture.
+ROW, HELD = 0.32, 1.25  # height of a rank's row, and of the staircases
+ABOVE, BETWEEN, BELOW = 0.3, 0.16, 0.48
+WIDTH, LEFT, RIGHT = 9, 0.68, 1.7
 
 
 def plot_simulation(sim, title=None):
@@ -24,16 +28,17 @@ def plot_simulation(sim, title=None):
     A box is an action with its micro-batch; boxes of every other stage of a
     rank are darker.  Returns the figure, with its words as `.alt`.
     """
-    p = sim.timeline.world_size
-    figure = picture_class()(figsize=(9, ROW * p + 2.6), layout="constrained")
-    heights = {"height_ratios": [ROW * p + 0.5, 1.5]}
-    top, below = figure.subplots(2, sharex=True, gridspec_kw=heights)
+    boxes = ROW * sim.timeline.world_size + 0.4  # inches
+    height = ABOVE + boxes + BETWEEN + HELD + BELOW
+    figure = picture_class()(figsize=(WIDTH, height))
+    across = LEFT / WIDTH, 1 - (LEFT + RIGHT) / WIDTH
+    place = lambda low, high: (across[0], low / height, across[1], high / height)
+    top = figure.add_axes(place(height - ABOVE - boxes, boxes))
+    below = figure.add_axes(place(BELOW, HELD), sharex=top)
     top.set_title(title or repr(sim).partition(": ")[2], loc="left", fontsize=10)
     _draw_axes(top, sim)
-    _draw_held(below, sim)
-    figure.draw_without_rendering()  # finds the layout, while there are no boxes yet
-    figure.set_layout_engine("none")
     _draw_boxes(top, sim)
+    _draw_held(below, sim)
     figure.alt = _alt(sim)
     return figure
 
@@ -52,6 +57,7 @@ def _draw_axes(ax, sim):
     ax.set_ylim(p - 0.45, -0.55)
     ax.set_xlim(0, sim.elapsed)
     ax.tick_params(axis="y", length=0)
+    ax.tick_params(axis="x", labelbottom=False)
     ax.spines[["top", "right", "left"]].set_visible(False)
     looks = {"edgecolor": "white"}
     handles = [
