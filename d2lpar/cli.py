@@ -152,11 +152,14 @@ def bench(
 ):
     """Measure all-reduces, start-up, simulator and training on this machine."""
     from . import bench as measuring
-    from . import bench_overlap, bench_sharding
+    from . import bench_overlap, bench_sharding, bench_tensor_parallel
+
+    trainings = bench_overlap, bench_sharding, bench_tensor_parallel
 
     try:
         plan = measuring.plan(sizes, ranks, quick)
-        plan += bench_overlap.plan(ranks, quick) + bench_sharding.plan(ranks, quick)
+        for bench in trainings:
+            plan += bench.plan(ranks, quick)
     except ValueError as error:
         raise Refused(error) from None
     if json_file is not None and not json_file.absolute().parent.is_dir():
@@ -170,9 +173,9 @@ def bench(
             bar.update(task, description=name)
             measuring.add(results, measure())
             bar.advance(task)
-    benches = measuring, bench_overlap, bench_sharding
-    for table in (table for bench in benches for table in bench.tables(results)):
-        console.print(table)
+    for bench in (measuring, *trainings):
+        for table in bench.tables(results):
+            console.print(table)
     if json_file is not None:
         json_file.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
 

@@ -145,7 +145,7 @@ def test_lab_opens_chapter_00(monkeypatch):
 @pytest.fixture
 def short_bench(monkeypatch):
     """A bench of two steps that measure nothing."""
-    from d2lpar import bench, bench_overlap, bench_sharding
+    from d2lpar import bench, bench_overlap, bench_sharding, bench_tensor_parallel
 
     row = {"ranks": 2, "bytes": 2**20, "algorithm": bench.NATIVE, "seconds": 0.002}
     steps = [
@@ -153,7 +153,7 @@ def short_bench(monkeypatch):
         ("two", lambda: {"simulator": {"ring": 1234.5}}),
     ]
     monkeypatch.setattr(bench, "plan", lambda *given: steps)
-    for module in (bench_overlap, bench_sharding):
+    for module in (bench_overlap, bench_sharding, bench_tensor_parallel):
         monkeypatch.setattr(module, "plan", lambda *given: [])
     monkeypatch.setenv("D2LPAR_PROGRESS", "1")  # as it was, afterwards
 
@@ -169,11 +169,11 @@ def test_bench_prints_tables_and_writes_json(short_bench, tmp_path):
 
 
 def test_bench_hands_on_its_options(monkeypatch):
-    from d2lpar import bench, bench_overlap, bench_sharding
+    from d2lpar import bench, bench_overlap, bench_sharding, bench_tensor_parallel
 
     given = []
     monkeypatch.setenv("D2LPAR_PROGRESS", "1")
-    for module in (bench, bench_overlap, bench_sharding):
+    for module in (bench, bench_overlap, bench_sharding, bench_tensor_parallel):
         monkeypatch.setattr(
             module, "plan", lambda *options: given.append(options) or []
         )
@@ -183,7 +183,9 @@ def test_bench_hands_on_its_options(monkeypatch):
         ("64K", "3", True),
         ("3", True),
         ("3", True),
+        ("3", True),
         (None, None, False),
+        (None, False),
         (None, False),
         (None, False),
     ]
