@@ -204,10 +204,7 @@ def bench(
     ] = None,
 ):
     """Measure all-reduces, start-up, simulator and training on this machine."""
-    from . import bench as measuring
-    from . import bench_overlap, bench_pipeline, bench_sharding
-
-    training = bench_overlap, bench_sharding, bench_pipeline
+    measuring, *training = _benches()
     try:
         plan = measuring.plan(sizes, ranks, quick)
         plan += [step for bench in training for step in bench.plan(ranks, quick)]
@@ -224,11 +221,19 @@ def bench(
             bar.update(task, description=name)
             measuring.add(results, measure())
             bar.advance(task)
-    benches = measuring, *training
-    for table in (table for bench in benches for table in bench.tables(results)):
-        console.print(table)
+    for each in (measuring, *training):
+        for table in each.tables(results):
+            console.print(table)
     if json_file is not None:
         json_file.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+
+
+def _benches():
+    from . import bench as all_reduces
+    from . import bench_overlap, bench_pipeline, bench_sharding, bench_tensor_parallel
+
+    training = bench_overlap, bench_sharding, bench_tensor_parallel, bench_pipeline
+    return all_reduces, *training
 
 
 def difference(old, new, name):

@@ -11,6 +11,7 @@ Serial truth: the whole layer on one device; all ranks get the same x and the sa
 gradient of y.  Shoeybi et al. 2019 (Megatron-LM), section 3.
 """
 
+import copy
 import math
 
 import torch
@@ -23,7 +24,7 @@ from .scatter import ring_all_gather
 
 
 def parts_of(count, what, group=None):
-    """(n, r) of the group; ValueError where n does not divide `count` of `what`."""
+    """(n, r) of the group; ValueError where n does not divide `count`."""
     n, r = dist.get_world_size(group), dist.get_rank(group)
     if count % n:
         raise ValueError(f"{n} ranks cannot share {count} {what} evenly.")
@@ -112,16 +113,29 @@ def product_of(layer):
     """(product of x and a weight, the dimension of x with the features)."""
     if isinstance(layer, nn.Linear):
         return F.linear, -1
-    if isinstance(layer, nn.Conv2d) and layer.groups == 1:
-        how = layer.stride, layer.padding, layer.dilation
-        return lambda x, weight: F.conv2d(x, weight, None, *how), -3
-    kind = type(layer).__name__
-    raise TypeError(f"A Linear or an ungrouped Conv2d can be split, not {kind}.")
+    if not isinstance(layer, nn.Conv2d):
+        kind = type(layer).__name__
+        raise TypeError(f"A Linear or a Conv2d can be split, not {kind}.")
+    if layer.groups > 1 or layer.padding_mode != "zeros":
+        raise TypeError("A Conv2d with groups=1 and padding of zeros, please.")
+    how = layer.stride, layer.padding, layer.dilation
+    return lambda x, weight: F.conv2d(x, weight, None, *how), -3
 
 
-def _column(bias, dim):
-    """The bias [O], to be added to features in dimension -1 or -3."""
-    return bias if dim == -1 else bias.view(-1, 1, 1)
+def _plus(y, bias, dim):
+    """y and the bias [O] of its features, which are in dimension -1 or -3."""
+    if bias is None:
+        return y
+    return y + (bias if dim == -1 else bias.view(-1, 1, 1))
+
+
+def _own(weight, dim, what, group):
+    """This rank's part of a parameter, as a parameter."""
+    if weight is None:
+        return None
+    n, r = parts_of(weight.shape[dim], what, group)
+    mine = weight.detach().chunk(n, dim)[r].clone()
+    return nn.Parameter(mine, weight.requires_grad)
 
 
 class ColumnParallel(nn.Module):
@@ -137,15 +151,14 @@ class ColumnParallel(nn.Module):
         super().__init__()
         self.product, self.dim = product_of(layer)
         self.whole, self.group = whole, group
-        parts_of(len(layer.weight), "output features", group)
-        self.weight = _own(layer.weight, 0, group)  # [O/n, D]
-        self.bias = None if layer.bias is None else _own(layer.bias, 0, group)
+        what = "output features"
+        self.weight = _own(layer.weight, 0, what, group)  # [O/n, D]
+        self.bias = _own(layer.bias, 0, what, group)  # [O/n]
 
     def forward(self, x):
         """x [N, D], the same on all ranks -> [N, O/n], or [N, O] if whole."""
         y = self.product(Enter.apply(x, self.group), self.weight)  # [N, O/n]
-        if self.bias is not None:
-            y = y + _column(self.bias, self.dim)
+        y = _plus(y, self.bias, self.dim)
         return Join.apply(y, self.dim, self.group) if self.whole else y
 
 
@@ -162,49 +175,44 @@ class RowParallel(nn.Module):
         super().__init__()
         self.product, self.dim = product_of(layer)
         self.whole, self.group = whole, group
-        parts_of(layer.weight.shape[1], "input features", group)
-        self.weight = _own(layer.weight, 1, group)  # [O, D/n]
-        self.bias = layer.bias  # [O], on all ranks
+        what = "input features"
+        self.weight = _own(layer.weight, 1, what, group)  # [O, D/n]
+        self.bias = copy.deepcopy(layer.bias)  # [O], on all ranks
 
     def forward(self, x):
         """x [N, D/n], or [N, D] if whole -> [N, O], the same on all ranks."""
         if self.whole:
             x = Part.apply(x, self.dim, self.group)  # [N, D/n]
         y = Add.apply(self.product(x, self.weight), self.group)  # [N, O]
-        return y if self.bias is None else y + _column(self.bias, self.dim)
+        return _plus(y, self.bias, self.dim)
 
 
-def _own(weight, dim, group):
-    mine = own_part(weight.detach(), dim, group).clone()
-    return nn.Parameter(mine, weight.requires_grad)
-
-
-# x [N, D]  ->  up, by columns [N, H/n]  ->  activation  ->  down, by rows  ->  [N, D]
-#       backward: sum                                         forward: sum
+# x [N, D] -> up, by columns [N, H/n] -> activation -> down, by rows -> [N, D]
+#    backward: sum                                        forward: sum
 def parallel_mlp(up, activation, down, group=None):
     """down(activation(up(x))), with one all-reduce forward and one backward.
 
     The activation works on each feature by itself.
     """
-    columns, rows = ColumnParallel(up, group=group), RowParallel(down, group=group)
-    return nn.Sequential(columns, activation, rows)
+    columns = ColumnParallel(up, group=group)
+    return nn.Sequential(columns, activation, RowParallel(down, group=group))
 
 
 class SelfAttention(nn.Module):
-    """Attention of each token to itself and those before it, with `heads` heads.
+    """Each token attends to itself and to those before it, with `heads` heads.
 
     D      features of a token; a head has D / heads of them
     pairs  heads of keys and values; fewer than `heads` are shared (grouped)
 
-    The serial truth of `ParallelAttention`.  Vaswani et al. 2017, section 3.2;
-    grouped: Ainslie et al. 2023.
+    Vaswani et al. 2017, section 3.2; grouped: Ainslie et al. 2023.
     """
 
     def __init__(self, D, heads, pairs=None):
         super().__init__()
         pairs = pairs or heads
         if D % heads or heads % pairs:
-            raise ValueError(f"{D} features, {heads} heads, {pairs} pairs: uneven.")
+            text = f"{D} features, {heads} heads, {pairs} pairs: uneven."
+            raise ValueError(text)
         self.size = D // heads
         self.queries, self.out = nn.Linear(D, D), nn.Linear(D, D)
         self.keys = nn.Linear(D, pairs * self.size)
@@ -222,65 +230,77 @@ def attend(queries, keys, values, size):
     q, k, v = (x.unflatten(-1, (-1, size)).transpose(1, 2) for x in qkv)
     # q: [N, heads, tokens, size]    k, v: [N, pairs, tokens, size]
     k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
-    scores = q @ k.transpose(-2, -1) / math.sqrt(size)  # [N, heads, tokens, tokens]
+    scores = q @ k.transpose(-2, -1) / math.sqrt(size)
     later = torch.ones_like(scores[0, 0], dtype=torch.bool).triu(1)
     weights = scores.masked_fill(later, -math.inf).softmax(-1)
+    # weights: [N, heads, tokens, tokens]
     return (weights @ v).transpose(1, 2).flatten(2)
 
 
 class ParallelAttention(nn.Module):
-    """A rank has heads / n heads: their queries, keys, values, their part of `out`.
+    """A rank has heads / n heads: queries, keys, values, and a part of `out`.
 
-    One all-reduce forward and one backward, as in the MLP.  Where there are
-    fewer pairs of keys and values than ranks, several ranks have the same one,
-    and add up its gradient among themselves.  All ranks of the world make it.
+    One all-reduce forward and one backward, as in the MLP.  Serial truth: the
+    whole `SelfAttention`.  All ranks of the world make it.
     """
 
     def __init__(self, whole, group=None):
         super().__init__()
         self.size, self.group = whole.size, group
-        n, r = parts_of(whole.queries.out_features // self.size, "heads", group)
-        pairs = whole.keys.out_features // self.size
-        if n % pairs and pairs % n:
-            raise ValueError(f"{n} ranks cannot share {pairs} pairs evenly.")
-        parts = min(n, pairs)
-        self.queries = part_of_linear(whole.queries, n, r)
-        self.keys = part_of_linear(whole.keys, parts, r * parts // n)
-        self.values = part_of_linear(whole.values, parts, r * parts // n)
-        self.sharing = neighbours(n // parts, group) if n > parts else None
+        heads = whole.queries.out_features // whole.size
+        n, r = parts_of(heads, "heads", group)
+        pairs = whole.keys.out_features // whole.size
+        parts, sharing = shared_pairs(pairs, group)
+        self.queries = PartOfLinear(whole.queries, n, r)
+        one = parts, r * parts // n, sharing
+        self.keys = PartOfLinear(whole.keys, *one)
+        self.values = PartOfLinear(whole.values, *one)
         self.out = RowParallel(whole.out, group=group)
 
     def forward(self, x):
         """x [N, tokens, D], the same on all ranks -> the same shape."""
-        x = Enter.apply(x, self.group)
-        k, v = (self.shared(layer, x) for layer in (self.keys, self.values))
-        return self.out(attend(self.queries(x), k, v, self.size))
-
-    def shared(self, layer, x):
-        """What the layer makes of x; its gradient is a sum where it is shared."""
-        if self.sharing is None:
-            return layer(x)
-        weight, bias = (Enter.apply(p, self.sharing) for p in layer.parameters())
-        return F.linear(x, weight, bias)
+        x = Enter.apply(x, self.group)  # once, for all three
+        qkv = self.queries(x), self.keys(x), self.values(x)
+        return self.out(attend(*qkv, self.size))
 
 
-def part_of_linear(linear, n, r):
-    """Part r of n of the outputs of a Linear with bias, as a Linear."""
-    some = nn.Linear(linear.in_features, linear.out_features // n, device="meta")
-    some.weight = nn.Parameter(linear.weight.detach().chunk(n)[r].clone())
-    some.bias = nn.Parameter(linear.bias.detach().chunk(n)[r].clone())
-    return some
+class PartOfLinear(nn.Module):
+    """Part i of `parts` of the outputs of a Linear with a bias.
 
-
-def neighbours(count, group=None):
-    """The group of this rank and those beside it, `count` ranks each.
-
-    All ranks of the world call it, since each makes all the groups.
+    sharing    the group of the ranks that have this very part, or None; the
+               gradients of its parameters are the sums over these ranks
     """
+
+    def __init__(self, linear, parts, i, sharing=None):
+        super().__init__()
+        self.sharing = sharing
+        for name, whole in linear.named_parameters():
+            mine = whole.detach().chunk(parts)[i].clone()
+            setattr(self, name, nn.Parameter(mine, whole.requires_grad))
+
+    def forward(self, x):
+        """x [..., D] -> [..., O / parts]."""
+        if self.sharing is None:
+            return F.linear(x, self.weight, self.bias)
+        shared = self.weight, self.bias
+        return F.linear(x, *(Enter.apply(p, self.sharing) for p in shared))
+
+
+# Eight ranks, two pairs of keys and values: four neighbours have the same one.
+#
+#     ranks     0  1  2  3     4  5  6  7
+#     pair      0  0  0  0     1  1  1  1
+def shared_pairs(pairs, group=None):
+    """(parts of the pairs, the group of ranks with the same part, or None)."""
+    n, r = dist.get_world_size(group), dist.get_rank(group)
+    if n % pairs and pairs % n:
+        raise ValueError(f"{n} ranks cannot share {pairs} pairs evenly.")
+    if n <= pairs:
+        return n, None
     ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
-    rows = [ranks[i : i + count] for i in range(0, len(ranks), count)]
-    groups = [dist.new_group(row) for row in rows]
-    return groups[dist.get_rank(group) // count]
+    each = n // pairs  # ranks that have one pair
+    groups = [dist.new_group(ranks[i : i + each]) for i in range(0, n, each)]
+    return pairs, groups[r // each]
 
 
 # Four ranks, eight words; word 5 is asked for:
@@ -297,25 +317,27 @@ class VocabularyEmbedding(nn.Module):
 
     def __init__(self, embedding, group=None):
         super().__init__()
+        if embedding.padding_idx is not None or embedding.max_norm is not None:
+            raise TypeError("An Embedding without padding_idx or max_norm.")
         self.group = group
-        self.weight = _own(embedding.weight, 0, group)  # [V/n, D]
+        self.weight = _own(embedding.weight, 0, "words", group)  # [V/n, D]
 
     def forward(self, words):
         """words [...], the same on all ranks -> their vectors [..., D]."""
         at, here = own_words(words, len(self.weight), self.group)
-        vectors = F.embedding(at, self.weight) * here.unsqueeze(-1)  # partial sum
-        return Add.apply(vectors, self.group)
+        vectors = F.embedding(at, self.weight) * here.unsqueeze(-1)
+        return Add.apply(vectors, self.group)  # of partial sums
 
 
 def own_words(words, size, group=None):
-    """(places in this rank's part of `size` words, 0 elsewhere; which are here)"""
+    """(places in this rank's `size` words, 0 elsewhere; which are here)."""
     first = dist.get_rank(group) * size
     here = (words >= first) & (words < first + size)
     return (words - first) * here, here
 
 
 class _CrossEntropy(torch.autograd.Function):
-    """-log softmax at the targets [N], from the columns of the scores [N, V/n]."""
+    """-log softmax at the targets [N], from columns of the scores [N, V/n]."""
 
     @staticmethod
     def forward(ctx, scores, targets, group):
@@ -333,8 +355,8 @@ class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(ctx, dy):
         softmax, at, here = ctx.saved_tensors
-        hot = torch.zeros_like(softmax).scatter_(1, at[:, None], 1) * here[:, None]
-        return (softmax - hot) * dy[:, None], None, None
+        hot = torch.zeros_like(softmax).scatter_(1, at[:, None], 1)
+        return (softmax - hot * here[:, None]) * dy[:, None], None, None
 
 
 def vocabulary_cross_entropy(scores, targets, group=None):
@@ -349,8 +371,8 @@ def vocabulary_cross_entropy(scores, targets, group=None):
     return _CrossEntropy.apply(scores, targets, group)
 
 
-# Rows of x are on all ranks, and so are the columns of w; all of x @ w is wanted by
-# columns.  Instead of waiting for x, multiply what is there while the next comes:
+# A rank has some rows of x and some columns of w, and wants its columns of all
+# of x @ w.  It multiplies the rows that are there while the next ones come:
 #
 #     step   rank 0 multiplies   and meanwhile
 #     0      x0                  x0 -> 1, x3 comes
@@ -371,11 +393,16 @@ def ring_columns(x, weight, group=None):
     for k in range(n):
         works, coming = [], torch.empty_like(x)
         if k < n - 1:
-            right = dist.P2POp(dist.isend, x, group=group, group_peer=(r + 1) % n)
-            left = dist.P2POp(dist.irecv, coming, group=group, group_peer=(r - 1) % n)
-            works = dist.batch_isend_irecv([right, left])
+            works = _pass_on(x, coming, (r + 1) % n, (r - 1) % n, group)
         torch.mm(x, weight.T, out=y[(r - k) % n])
         for work in works:
             work.wait()
         x = coming
     return y.flatten(0, 1)  # [N, O/n]
+
+
+def _pass_on(x, coming, right, left, group):
+    """x goes to the right while `coming` is received from the left."""
+    out = dist.P2POp(dist.isend, x, group=group, group_peer=right)
+    into = dist.P2POp(dist.irecv, coming, group=group, group_peer=left)
+    return dist.batch_isend_irecv([out, into])

@@ -1,5 +1,6 @@
 """The commands, called as a user calls them."""
 
+import importlib
 import json
 import os
 import signal
@@ -142,10 +143,15 @@ def test_lab_opens_chapter_00(monkeypatch):
     assert called == [[sys.executable, "-m", "jupyterlab", start]]
 
 
+def training_benches():
+    names = "overlap", "sharding", "tensor_parallel", "pipeline"
+    return [importlib.import_module(f"d2lpar.bench_{name}") for name in names]
+
+
 @pytest.fixture
 def short_bench(monkeypatch):
     """A bench of two steps that measure nothing."""
-    from d2lpar import bench, bench_overlap, bench_pipeline, bench_sharding
+    from d2lpar import bench
 
     row = {"ranks": 2, "bytes": 2**20, "algorithm": bench.NATIVE, "seconds": 0.002}
     steps = [
@@ -153,7 +159,7 @@ def short_bench(monkeypatch):
         ("two", lambda: {"simulator": {"ring": 1234.5}}),
     ]
     monkeypatch.setattr(bench, "plan", lambda *given: steps)
-    for module in (bench_overlap, bench_sharding, bench_pipeline):
+    for module in training_benches():
         monkeypatch.setattr(module, "plan", lambda *given: [])
     monkeypatch.setenv("D2LPAR_PROGRESS", "1")  # as it was, afterwards
 
@@ -169,11 +175,11 @@ def test_bench_prints_tables_and_writes_json(short_bench, tmp_path):
 
 
 def test_bench_hands_on_its_options(monkeypatch):
-    from d2lpar import bench, bench_overlap, bench_pipeline, bench_sharding
+    from d2lpar import bench
 
     given = []
     monkeypatch.setenv("D2LPAR_PROGRESS", "1")
-    for module in (bench, bench_overlap, bench_sharding, bench_pipeline):
+    for module in (bench, *training_benches()):
         monkeypatch.setattr(
             module, "plan", lambda *options: given.append(options) or []
         )
@@ -181,9 +187,9 @@ def test_bench_hands_on_its_options(monkeypatch):
     invoke("bench")
     assert given == [
         ("64K", "3", True),
-        *[("3", True)] * 3,
+        *[("3", True)] * 4,
         (None, None, False),
-        *[(None, False)] * 3,
+        *[(None, False)] * 4,
     ]
 
 

@@ -290,7 +290,9 @@ def refused(kind, *arguments):
     [
         (ColumnParallel, nn.Linear(4, 7), "3 ranks cannot share 7 output features"),
         (RowParallel, nn.Linear(7, 6), "3 ranks cannot share 7 input features"),
-        (ColumnParallel, nn.Conv2d(3, 3, 1, groups=3), "ungrouped Conv2d"),
+        (ColumnParallel, nn.Conv2d(3, 3, 1, groups=3), "groups=1"),
+        (RowParallel, nn.Conv2d(3, 3, 1, padding_mode="reflect"), "padding of zeros"),
+        (VocabularyEmbedding, nn.Embedding(9, 2, padding_idx=0), "padding_idx"),
         (RowParallel, nn.LayerNorm(3), "can be split, not LayerNorm"),
         (ParallelAttention, SelfAttention(8, 4), "3 ranks cannot share 4 heads"),
         (ParallelAttention, SelfAttention(12, 6, 2), "cannot share 2 pairs"),
@@ -300,6 +302,84 @@ def refused(kind, *arguments):
 def test_what_does_not_divide_gets_a_sentence(kind, layer, words):
     run = d2lpar.run(refused, kind, layer, world_size=3, backend="sim")
     assert all(words in sentence for sentence in run.results)
+
+
+def frozen():
+    """A split layer whose weight is frozen, and whose bias is not."""
+    layers = {"column": ColumnParallel, "row": RowParallel}
+    found = {}
+    for name, kind in layers.items():
+        layer = made(nn.Linear, 6, 6)
+        layer.weight.requires_grad_(False)
+        part = kind(layer, whole=True)
+        part(random(2, 6)).sum().backward()
+        found[name] = part.weight.grad is None, part.bias.grad is not None
+        with torch.no_grad():
+            part.bias.zero_()
+        found[name] += ((layer.bias != 0).all().item(),)  # the whole is untouched
+    whole = made(SelfAttention, 6, 3)
+    whole.keys.weight.requires_grad_(False)
+    part = ParallelAttention(whole)
+    part(random(2, 2, 6)).sum().backward()
+    found["heads"] = (part.keys.weight.grad is None, part.keys.bias.grad is not None)
+    return found
+
+
+def test_what_is_frozen_stays_frozen():
+    for found in d2lpar.run(frozen, world_size=3, backend="sim").results:
+        assert all(map(all, found.values()))
+
+
+def trained():
+    """Three steps of an embedding, an MLP and a head that is the embedding's weight."""
+    n, r = dist.get_world_size(), dist.get_rank()
+    words, up, down = _parts()
+    tied, rest = VocabularyEmbedding(words), parallel_mlp(up, nn.GELU(), down)
+    head = ColumnParallel(_head(words))
+    head.weight = tied.weight
+    model = nn.ModuleList([tied, rest, head])
+    step = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for _ in range(3):
+        step.zero_grad()
+        scores = head(rest(tied(WORDS.flatten())))
+        vocabulary_cross_entropy(scores, WORDS.flatten().flip(0)).mean().backward()
+        step.step()
+    assert tied.weight.shape[0] * n == 12 and r < n
+    return {k: (p.detach(), p.grad) for k, p in model.named_parameters()}
+
+
+def _parts():
+    return made(nn.Embedding, 12, 4), made(nn.Linear, 4, 24), made(nn.Linear, 24, 4)
+
+
+def _head(words):
+    head = nn.Linear(4, 12, bias=False).double()
+    head.weight = words.weight
+    return head
+
+
+@WORLDS
+@pytest.mark.parametrize("n", RANKS)
+def test_three_steps_with_a_tied_weight(n, world):
+    words, up, down = _parts()
+    model = nn.ModuleList([words, nn.Sequential(up, nn.GELU(), down), _head(words)])
+    step = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for _ in range(3):
+        step.zero_grad()
+        scores = model[2](model[1](model[0](WORDS.flatten())))
+        F.cross_entropy(scores, WORDS.flatten().flip(0)).backward()
+        step.step()
+    truth = dict(model.named_parameters())
+    results = d2lpar.run(trained, world_size=n, backend=world).results
+    dims = {"0.weight": 0, "1.0.weight": 0, "1.0.bias": 0, "1.2.weight": 1}
+    assert set(results[0]) == set(truth) == {*dims, "1.2.bias"}
+    for name, p in truth.items():
+        for k, expected in enumerate([p.detach(), p.grad]):
+            parts = [mine[name][k] for mine in results]
+            if name in dims:
+                parts = [torch.cat(parts, dims[name])]
+            for part in parts:
+                close(part, expected)
 
 
 def test_an_uneven_attention():
