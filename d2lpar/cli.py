@@ -137,8 +137,6 @@ def grade(
     jobs: Annotated[int, typer.Option(min=1, help="Notebooks at the same time.")] = 1,
 ):
     """Grade a folder of notebooks, each in a process of its own."""
-    from concurrent.futures import ThreadPoolExecutor
-
     try:
         from . import grading
     except ModuleNotFoundError as error:
@@ -150,22 +148,27 @@ def grade(
     masters = sorted(where.glob("*.ipynb"))
     if not masters:
         raise Refused(f"There are no notebooks in {where} to grade with.")
-    console, grades = Console(highlight=False), []
-    todo = grading.submissions(folder)
+    todo, options = grading.submissions(folder), (timeout, memory * 1e9, seed)
+    one = lambda each: grading.grade(*each, masters, *options)
+    _grade_all(grading, todo, one, jobs, csv_file, feedback)
+
+
+def _grade_all(grading, todo, one, jobs, csv_file, feedback):
+    """What is done so far is in the files, whenever this is stopped."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    console, grades, table = Console(highlight=False), [], Table(*grading.COLUMNS)
     with ThreadPoolExecutor(jobs) as pool, _progress("notebooks", console) as bar:
         task = bar.add_task("", total=len(todo))
-        options = masters, timeout, memory * 1e9, seed
-        for done in pool.map(lambda each: grading.grade(*each, *options), todo):
+        for done in pool.map(one, todo):
             grades.append(done)
+            *texts, remarks = grading.cells_of(done)
+            table.add_row(*map(Text, [*texts, remarks[:120]]))
             bar.advance(task)
             if csv_file is not None:
                 grading.write_csv(csv_file, grades)
             if feedback is not None:
                 grading.write_feedback(feedback, done)
-    table = Table(*grading.COLUMNS)
-    for done in grades:
-        *texts, remarks = grading.cells_of(done)
-        table.add_row(*map(Text, [*texts, remarks[:120]]))
     console.print(table)
 
 

@@ -64,10 +64,11 @@ def graded(tmp_path_factory):
     notebooks.write(folder / "in" / "untouched.ipynb", untouched)
     (folder / "in" / "broken.ipynb").write_text("{")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(grading, "CELL", 25.0)
+        patch.setattr(grading, "CELL", 20.0)
         patch.setattr(tempfile, "tempdir", str(folder))
         arguments = [folder / "in", "--csv", folder / "out.csv", "--feedback"]
         arguments += [folder / "told", "--solutions", folder / "mine", "--memory", 4]
+        arguments += ["--jobs", 2]
         result = CliRunner().invoke(cli.app, ["grade", *map(str, arguments)])
     assert result.exit_code == 0, result.output
     with open(folder / "out.csv", newline="", encoding="utf-8") as file:
