@@ -33,7 +33,7 @@ checkpoint
 data_parallel overlap parameter_server sharding network_partition tensor_parallel \
     pipeline
 allreduce
-shared_memory costs footprint delayed
+shared_memory costs footprint delayed balance
 scatter
 messages
 launch
@@ -44,7 +44,7 @@ schedule
 gantt
 plots
 timeline
-cluster data
+cluster data layers
 errors
 """
 HEIGHT = {
