@@ -86,7 +86,8 @@ def layer_seconds(net, x, repeats=1):
             start = _clock(x)
             value = layer(*inputs)
             middle = _clock(x)
-            ends = [t for t in [*inputs, *layer.parameters()] if t.requires_grad]
+            every = [*inputs, *layer.parameters()]
+            ends = [t for t in every if t.requires_grad]
             torch.autograd.grad(value, ends, torch.empty_like(value))
             times.append((middle - start, _clock(x) - middle))
         values[len(found)] = value
@@ -151,19 +152,21 @@ def best_cuts(cost, L, p, total=max):
         raise ValueError(f"{L} layers cannot make {p} parts, none empty.")
     best = {0: (0, ())}  # layers so far: (value, where the parts begin)
     for k in range(1, p + 1):
-        ends = range(k, L - p + k + 1) if k < p else [L]
-        best = {
-            b: min(
-                (total(value, cost(a, b)), (*starts, a))
-                for a, (value, starts) in best.items()
-                if a < b
-            )
-            for b in ends
-        }
+        ends = range(k, L - p + k + 1)
+        best = {b: _grown(best, b, cost, total) for b in ends}
     value, starts = best[L]
     if math.isinf(value):
         raise ValueError(f"No way to cut {L} layers into {p} is allowed.")
     return value, list(starts[1:])
+
+
+def _grown(best, b, cost, total):
+    """The best with one part more, which ends before layer b."""
+    return min(
+        (total(value, cost(a, b)), (*starts, a))
+        for a, (value, starts) in best.items()
+        if a < b
+    )
 
 
 def within(cost, held, limit):

@@ -96,26 +96,22 @@ def unet(widths, channels=1, classes=3, norm=None, dtype=None):
     module, such as `nn.BatchNorm2d`.  [N, channels, H, W] to scores
     [N, classes, H, W].
     """
-    net, ends, at, wide = [], [], -1, channels
     conv = partial(partial, Conv, norm=norm, dtype=dtype)
-
-    def add(name, make, *needs):
-        net.append(Layer(name, make, needs))
-        return len(net) - 1
-
+    net, wide = [], channels
     for k, width in enumerate(widths):
-        at = add(f"down {k}a", conv(wide, width, pool=k > 0), at)
-        at = add(f"down {k}b", conv(width, width), at)
-        ends.append(at)
+        down = conv(wide, width, pool=k > 0)
+        net.append(Layer(f"down {k}a", down, (2 * k - 1,)))
+        net.append(Layer(f"down {k}b", conv(width, width), (2 * k,)))
         wide = width
     for k, width in reversed(list(enumerate(widths[:-1]))):
+        at, skip = len(net), 2 * k + 1
         up = partial(nn.ConvTranspose2d, wide, width, 2, stride=2, dtype=dtype)
-        at = add(f"up {k}", up, at)
-        at = add(f"up {k}a", conv(2 * width, width), at, ends[k])
-        at = add(f"up {k}b", conv(width, width), at)
+        net.append(Layer(f"up {k}", up, (at - 1,)))
+        net.append(Layer(f"up {k}a", conv(2 * width, width), (at, skip)))
+        net.append(Layer(f"up {k}b", conv(width, width), (at + 1,)))
         wide = width
-    add("out", partial(nn.Conv2d, wide, classes, 1, dtype=dtype), at)
-    return net
+    out = partial(nn.Conv2d, wide, classes, 1, dtype=dtype)
+    return [*net, Layer("out", out, (len(net) - 1,))]
 
 
 def comes_in(net, first, last):

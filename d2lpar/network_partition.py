@@ -33,47 +33,21 @@ def way_back(net, first, last):
     return sorted(comes_in(net, first, last), key=lambda v: (-begins[v], -v))
 
 
-class Part(nn.Module):
-    """This rank's layers of a network that is cut between the ranks.
+def home_of(part, v):
+    """The rank that has value v first."""
+    return sum(end <= max(v, 0) for end in part.ends) - 1
 
-    net, cuts    rank r has the layers between two cuts; one part for each rank
-    size         as `sizes` gives them, for a batch of any number of rows
 
-    Call it, then `backward`, on all ranks.  Parameters then have the gradients
-    of one device.  Values must be tensors whose first dimension are the rows.
-    """
-
-    def __init__(self, net, cuts, size, group=None, seed=0):
-        super().__init__()
-        self.ends = _ends(net, cuts, dist.get_world_size(group))
-        self.net, self.size, self.group = net, size, group
-        self.r = dist.get_rank(group)
-        self.first, self.last = self.ends[self.r : self.r + 2]
-        self.layers = build(net, self.first, self.last, seed)
-        parts = list(zip(self.ends, self.ends[1:], strict=False))
-        self.back = [way_back(net, *part) for part in parts]
-
-    def home(self, v):
-        """The rank that has value v first."""
-        return sum(end <= max(v, 0) for end in self.ends) - 1
-
-    def like(self, v, x):
-        """An empty tensor for value v or its gradient, for the batch x."""
-        if v < 0:
-            return torch.empty_like(x, memory_format=torch.contiguous_format)
-        return torch.empty(len(x), *self.size[v].row, dtype=self.size[v].dtype)
-
-    def forward(self, x):
-        """What the last layer makes, on the last rank; None elsewhere."""
-        return forward_part(self, x)
-
-    def backward(self, loss=None):
-        """This rank's parameters have their gradients; the last has a loss."""
-        backward_part(self, loss)
+def like_value(part, v):
+    """An empty tensor for value v or its gradient, with the rows of part.x."""
+    if v < 0:
+        return torch.empty_like(part.x, memory_format=torch.contiguous_format)
+    row, dtype = part.size[v].row, part.size[v].dtype
+    return torch.empty(len(part.x), *row, dtype=dtype)
 
 
 def forward_part(part, x):
-    """The values of this rank's layers; what others need has left.
+    """What the last layer makes, on the last rank; None elsewhere.
 
     Rank 0 reads x, the other ranks only its shape.  Receives are open from the
     start, and a value leaves as soon as it is made.
@@ -82,7 +56,7 @@ def forward_part(part, x):
     part.sent, part.came, part.queue = {}, {}, []
     coming = {}
     for v in comes_in(part.net, part.first, part.last):
-        buffer, src = part.like(v, x), part.home(v)
+        buffer, src = like_value(part, v), home_of(part, v)
         coming[v] = buffer, dist.irecv(buffer, group=part.group, group_src=src)
     if part.r == 0:
         values[-1] = x
@@ -103,7 +77,7 @@ def send_value(part, v, value):
     readers = [r for r, back in enumerate(part.back) if v in back]
     if not readers:
         return []
-    like = part.like(v, part.x)
+    like = like_value(part, v)
     if (value.shape, value.dtype) != (like.shape, like.dtype):
         raise ValueError(
             f"Value {v} is {value.dtype} {list(value.shape)}; `sizes` said "
@@ -143,18 +117,22 @@ def send_back(part, v, gradient):
     part.ready[v] = gradient.contiguous()
     while part.owed and part.owed[0] in part.ready:
         v = part.owed.pop(0)
-        dst, out = part.home(v), part.ready[v]
+        dst, out = home_of(part, v), part.ready[v]
         part.queue.append(dist.isend(out, group=part.group, group_dst=dst))
 
 
-def backward_part(part, loss):
-    """Gradients have come from later parts, and have gone to earlier ones."""
+def backward_part(part, loss=None):
+    """This rank's parameters have their gradients.
+
+    The last rank has a loss.  Gradients of values have come from later parts,
+    and have gone to earlier ones.
+    """
     part.ready, part.queue = {}, []
     part.owed = [v for v in part.back[part.r] if returns(part, v)]
     coming = []
     for r, back in enumerate(part.back):
         for v in (v for v in back if v in part.sent and returns(part, v)):
-            buffer = part.like(v, part.x)
+            buffer = like_value(part, v)
             work = dist.irecv(buffer, group=part.group, group_src=r)
             coming.append((v, buffer, work))
     gradients = {}
@@ -172,6 +150,29 @@ def backward_part(part, loss):
     for work in part.queue:
         work.wait()
     part.sent, part.came, part.ready = {}, {}, {}
+
+
+class Part(nn.Module):
+    """This rank's layers of a network that is cut between the ranks.
+
+    net, cuts    rank r has the layers between two cuts; one part for each rank
+    size         as `sizes` gives them, for a batch of any number of rows
+
+    Call it, then `backward`, on all ranks.  Parameters then have the gradients
+    of one device.  Values must be tensors whose first dimension are the rows.
+    """
+
+    forward, backward = forward_part, backward_part
+
+    def __init__(self, net, cuts, size, group=None, seed=0):
+        super().__init__()
+        self.ends = _ends(net, cuts, dist.get_world_size(group))
+        self.net, self.size, self.group = net, size, group
+        self.r = dist.get_rank(group)
+        self.first, self.last = self.ends[self.r : self.r + 2]
+        self.layers = build(net, self.first, self.last, seed)
+        parts = zip(self.ends, self.ends[1:], strict=False)
+        self.back = [way_back(net, *part) for part in parts]
 
 
 def _ends(net, cuts, n):
