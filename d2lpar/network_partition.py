@@ -121,6 +121,20 @@ def send_back(part, v, gradient):
         part.queue.append(dist.isend(out, group=part.group, group_dst=dst))
 
 
+def gradients_back(part):
+    """[(value, its gradient), ...] of all that later parts have taken."""
+    coming, gradients = [], {}
+    for r, back in enumerate(part.back):
+        for v in (v for v in back if v in part.sent and returns(part, v)):
+            buffer = like_value(part, v)
+            work = dist.irecv(buffer, group=part.group, group_src=r)
+            coming.append((v, buffer, work))
+    for v, buffer, work in coming:
+        work.wait()
+        gradients[v] = gradients[v] + buffer if v in gradients else buffer
+    return [(part.sent[v], gradient) for v, gradient in gradients.items()]
+
+
 def backward_part(part, loss=None):
     """This rank's parameters have their gradients.
 
@@ -129,19 +143,8 @@ def backward_part(part, loss=None):
     """
     part.ready, part.queue = {}, []
     part.owed = [v for v in part.back[part.r] if returns(part, v)]
-    coming = []
-    for r, back in enumerate(part.back):
-        for v in (v for v in back if v in part.sent and returns(part, v)):
-            buffer = like_value(part, v)
-            work = dist.irecv(buffer, group=part.group, group_src=r)
-            coming.append((v, buffer, work))
-    gradients = {}
-    for v, buffer, work in coming:
-        work.wait()
-        gradients[v] = gradients[v] + buffer if v in gradients else buffer
-    ends = [(part.sent[v], g) for v, g in gradients.items()]
-    ends += [(loss, None)] if loss is not None else []
-    ends = [(end, g) for end, g in ends if end.requires_grad]
+    ends = gradients_back(part) + [(loss, None)] * (loss is not None)
+    ends = [(end, gradient) for end, gradient in ends if end.requires_grad]
     if ends:
         torch.autograd.backward(*zip(*ends, strict=True))
     for v in list(part.owed):  # what had no influence on the loss
