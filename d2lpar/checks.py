@@ -26,6 +26,7 @@ CHAPTERS = {
     "08": "overlap",
     "09": "parameter_server",
     "10": "sharding",
+    "11": "network_partition",
 }
 
 # Whether an error of the check itself is raised.  Learners get a report without the

@@ -6,6 +6,7 @@ import operator
 import random
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -25,6 +26,7 @@ from d2lpar.cluster import Cluster
 from d2lpar.data import shapes
 from d2lpar.layers import Conv, Layer, Whole, build, chain, comes_in, unet
 from d2lpar.network_partition import Part, way_back
+from d2lpar.rubrics import timing
 
 DOUBLE = {"dtype": torch.float64}
 
@@ -547,3 +549,67 @@ def test_ranks_need_no_more_layers_than_their_own():
 
     run = d2lpar.run(owners, world_size=2, backend="gloo")
     assert run.results == [[(0, 0)], [(1, 1), (1, 2), (1, 3)]]
+
+
+# The exercises' own truths, against the executor
+
+
+class Takes(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, forward, backward):
+        ctx.backward_time = backward
+        d2lpar.sleep(forward)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, dy):
+        d2lpar.sleep(ctx.backward_time)
+        return dy, None, None
+
+
+class Timed(nn.Module):
+    """It takes its times, and makes a row of so many numbers."""
+
+    def __init__(self, forward, backward, numbers):
+        super().__init__()
+        self.times, self.numbers = (forward, backward), numbers
+        self.weight = nn.Parameter(torch.ones(1, **DOUBLE))
+
+    def forward(self, *values):
+        total = sum(value.sum(1, keepdim=True) for value in values) * self.weight
+        return Takes.apply(total.expand(-1, self.numbers), *self.times)
+
+
+def timed_step(net, cut, size):
+    x = torch.ones(1, 1, **DOUBLE)
+    part = Part(net, [cut], size)
+    out = part(x)
+    part.backward(None if out is None else out.sum())
+    return d2lpar.now()
+
+
+def test_the_predicted_seconds_of_a_step_are_those_of_the_simulator():
+    """What exercise 11.3 expects is what `Part` takes, with free latency."""
+    generator = np.random.default_rng(5)
+    for case in timing.step_cases(generator):
+        forward, backward, needs, moved, cut = case.facts["given"]
+        numbers = [max(1, round(1000 * seconds)) for seconds in moved]
+        given = forward, backward, needs, [n / 1000 for n in numbers], cut
+        net = [
+            Layer(str(i), partial(Timed, forward[i], backward[i], numbers[i]), x)
+            for i, x in enumerate(needs)
+        ]
+        size = sizes_without_time(net)
+        where = Cluster.ideal(2, alpha=0.0, beta=1 / 8000)
+        how = {"world_size": 2, "backend": "sim", "cluster": where}
+        run = d2lpar.run(timed_step, net, cut, size, **how)
+        expected = timing.seconds_of_a_step(*given)
+        assert run.results[0] == pytest.approx(expected, rel=1e-9), case.text
+
+
+def sizes_without_time(net):
+    fast = [
+        layer._replace(make=partial(Timed, 0, 0, layer.make.args[2])) for layer in net
+    ]
+    find = lambda: sizes(fast, torch.ones(1, 1, **DOUBLE))
+    return d2lpar.run(find, world_size=1, backend="sim").results[0]
