@@ -56,13 +56,14 @@ class Whole(nn.Module):
         return values[i]
 
 
-# A U-Net (Ronneberger et al. 2015).  Widths 8, 16, 32; a letter is a layer:
+# A U-Net (Ronneberger et al. 2015) with three levels; a number is a layer.  Layers
+# 6 and 9 double width and height:
 #
-#     8    a b - - - - - - - - - - -> k l m      m: a score for each class
-#           \       skip             /
-#     16      c d - - - - -> h i    j            j, g: upwards, twice the size
-#              \            /   \  /
-#     32        e f --- g -/     --
+#     channels     8    0  1 ------------ skip ----------> 10  11  12
+#                           \                             /
+#                 16         2  3 ---- skip ----> 7  8 -- 9
+#                                \               /
+#                 32              4  5 -------- 6
 class Conv(nn.Module):
     """A 3x3 convolution, a norm, a ReLU, of one value or of two side by side.
 
