@@ -56,8 +56,8 @@ class Whole(nn.Module):
         return values[i]
 
 
-# A U-Net (Ronneberger et al. 2015) with three levels; a number is a layer.  Layers
-# 6 and 9 double width and height:
+# A U-Net (Ronneberger et al. 2015) with three levels; a number is a layer.
+# Layers 6 and 9 double width and height:
 #
 #     channels     8    0  1 ------------ skip ----------> 10  11  12
 #                           \                             /
