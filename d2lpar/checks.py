@@ -26,6 +26,7 @@ CHAPTERS = {
     "08": "overlap",
     "09": "parameter_server",
     "10": "sharding",
+    "11": "network_partition",
     "12": "tensor_parallel",
     "13": "pipeline",
 }

@@ -1,4 +1,4 @@
-"""Data without downloads: the handwritten digits that scikit-learn carries."""
+"""Data without downloads: handwritten digits, and pictures of shapes."""
 
 import importlib.util
 from pathlib import Path
@@ -52,3 +52,38 @@ def _table():
         return load_digits(return_X_y=True)
     table = np.loadtxt(file, delimiter=",")
     return table[:, :-1], table[:, -1]
+
+
+class Segments(NamedTuple):
+    """Pictures, and for each pixel what it shows.
+
+    images    [N, 1, S, S], about 0 to 1, with noise
+    masks     [N, S, S], 0 for the ground, 1 for a disc, 2 for a square
+    """
+
+    images: torch.Tensor
+    masks: torch.Tensor
+
+    def __len__(self):
+        """The number of pictures, not of fields."""
+        return len(self.masks)
+
+
+def shapes(N, S=32, seed=0, noise=0.3, dtype=torch.float32):
+    """N noisy pictures of S x S pixels, each with a disc and a square.
+
+    Both are equally bright, so a pixel alone does not tell them apart.  The square
+    may cover the disc.  Every call and every rank has the same for a seed.
+    """
+    made = torch.Generator().manual_seed(seed)
+    rows, columns = torch.meshgrid(torch.arange(S), torch.arange(S), indexing="ij")
+    masks = torch.zeros(N, S, S, dtype=torch.int64)
+    places = 0.2 + 0.6 * torch.rand(N, 2, 2, generator=made)  # parts of S
+    sizes = 0.1 + 0.12 * torch.rand(N, 2, generator=made)
+    for mask, ((y, x), (v, u)), (radius, half) in zip(
+        masks, S * places, S * sizes, strict=True
+    ):
+        mask[(rows - y) ** 2 + (columns - x) ** 2 <= radius**2] = 1
+        mask[((rows - v).abs() <= half) & ((columns - u).abs() <= half)] = 2
+    images = 0.2 + 0.6 * (masks > 0) + noise * torch.randn(N, S, S, generator=made)
+    return Segments(images[:, None].to(dtype), masks)

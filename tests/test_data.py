@@ -1,4 +1,4 @@
-"""The digits: real, in a fixed order, the same for every rank."""
+"""Digits and shapes: in a fixed order, the same for every rank."""
 
 import sys
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 import d2lpar
-from d2lpar.data import digits
+from d2lpar.data import digits, shapes
 
 
 def test_shapes_ranges_and_types():
@@ -67,3 +67,36 @@ def test_the_callers_random_numbers_are_untouched():
     drawn = torch.rand(1)
     torch.manual_seed(3)
     assert torch.equal(drawn, torch.rand(1))
+
+
+def test_shapes_have_a_disc_and_a_square_on_every_picture():
+    images, masks = drawn = shapes(40, 24, noise=0.0)
+    assert len(drawn) == 40 and images.shape == (40, 1, 24, 24)
+    assert images.dtype == torch.float32 and masks.dtype == torch.int64
+    for image, mask in zip(images[:, 0], masks, strict=True):
+        assert {0, 2} <= set(mask.unique().tolist()) <= {0, 1, 2}
+        assert torch.allclose(image, 0.2 + 0.6 * (mask > 0))  # alike, but for form
+        rows, columns = torch.where(mask == 2)
+        height, width = (x.max() - x.min() + 1 for x in (rows, columns))
+        assert len(rows) == height * width  # a square is full, no disc is in it
+    assert (masks == 1).flatten(1).any(1).float().mean() > 0.8
+
+
+def test_a_disc_is_round():
+    masks = shapes(60, 64).masks
+    for mask in masks[(masks == 2).flatten(1).sum(1) < 150][:10]:
+        rows, columns = torch.where(mask == 1)
+        if len(rows) and rows.min() > 0 and rows.max() < 63:
+            box = (rows.max() - rows.min() + 1) * (columns.max() - columns.min() + 1)
+            assert len(rows) < 0.9 * box
+
+
+def test_shapes_are_the_same_on_every_rank_and_others_for_a_seed():
+    run = d2lpar.run(lambda: shapes(3, 16), world_size=2, backend="sim", seed=5)
+    for images, masks in run.results:
+        assert torch.equal(images, shapes(3, 16).images)
+        assert torch.equal(masks, shapes(3, 16).masks)
+    assert not torch.equal(shapes(3, 16, seed=1).images, shapes(3, 16).images)
+    noisy, plain = shapes(3, 16), shapes(3, 16, noise=0.0)
+    assert 0.2 < (noisy.images - plain.images).std() < 0.4
+    assert torch.equal(noisy.masks, plain.masks)

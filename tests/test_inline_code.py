@@ -16,6 +16,8 @@ if "allreduce" in CONCEPTS:
     CONCEPTS += ["costs", "shared_memory"]  # they stand in chapter 06, too
 if "sharding" in CONCEPTS:
     CONCEPTS += ["checkpoint", "footprint"]  # they stand in chapter 10, too
+if "network_partition" in CONCEPTS:
+    CONCEPTS += ["layers", "balance"]  # they stand in chapter 11, too
 if "pipeline" in CONCEPTS:
     CONCEPTS += ["delayed"]  # it stands in chapter 13, too
 
