@@ -18,6 +18,8 @@ from .rubrics.requirements import NATIVE, collectives
 # chapters with exercises, and the module of `rubrics` that judges them
 CHAPTERS = {
     "00": "start",
+    "01": "gpus",
+    "02": "training_step",
     "03": "splits",
     "04": "messages",
     "05": "scatter",

@@ -1,7 +1,8 @@
-"""What sharding costs: bytes that a rank holds, and bytes that it sends.
+"""What a step holds and what sharding costs: bytes held by a rank, and bytes sent.
 
 By closed forms, exact with padding: a flat of `size` elements is cut into n shards of
-ceil(size / n).  And counted: what a model and its optimizer really hold.
+ceil(size / n).  And counted: what a model and its optimizer really hold, and what a
+forward pass keeps for the backward pass.
 """
 
 from typing import NamedTuple
@@ -60,3 +61,23 @@ def held(model, optimizer):
                 seen.append(storage)
                 counts[-1] += storage.nbytes()
     return Memory(*counts)
+
+
+def kept(forward, owned=()):
+    """(what `forward()` returns, bytes that autograd keeps for backward).
+
+    Each storage counts once, however many tensors look into it.  Those of the
+    tensors in `owned` do not count: parameters are there anyway.
+    """
+    skipped = {id(x.untyped_storage()) for x in owned}
+    storages = {}
+
+    def pack(x):
+        storage = x.untyped_storage()
+        if id(storage) not in skipped:
+            storages[id(storage)] = storage  # alive, so its id is its own
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+        out = forward()
+    return out, sum(storage.nbytes() for storage in storages.values())

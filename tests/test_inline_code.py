@@ -12,6 +12,8 @@ CHAPTERS = sorted(ROOT.glob("chapters/*.ipynb"))
 SHOWING = CHAPTERS + sorted(ROOT.glob("solutions/*.ipynb"))
 # From chapter 04 on a chapter has a module of its name.
 CONCEPTS = [p.stem[3:] for p in CHAPTERS if p.stem[:2] >= "04"]
+if any("training_step" in p.stem for p in CHAPTERS):
+    CONCEPTS += ["model_zoo"]  # it stands in chapter 02
 if "allreduce" in CONCEPTS:
     CONCEPTS += ["costs", "shared_memory"]  # they stand in chapter 06, too
 if "sharding" in CONCEPTS:

@@ -44,7 +44,7 @@ schedule
 gantt
 plots
 timeline
-cluster data layers
+cluster data layers model_zoo
 errors
 """
 HEIGHT = {
@@ -360,7 +360,7 @@ def test_readme_says_which_chapters_are_here():
 
 def test_readme_lists_every_black_box():
     shown = {"costs", "shared_memory", "checkpoint", "footprint", "delayed"}
-    shown |= {"layers", "balance"}
+    shown |= {"layers", "balance", "model_zoo"}
     concepts = {name[3:] for name in chapters()} | shown
     tops = {name.split(".")[0] for name in NAMES} - concepts - DOORS
     unlisted = [

@@ -1,0 +1,192 @@
+"""The nets of the sources: AlexNet, VGG-16, ResNet-50, DenseNet-169 and GPT.
+
+Made of `torch.nn` alone, so that every parameter can be read here.  Under
+`torch.device("meta")` they have shapes and no memory: a net of 175 billion parameters
+is built on a laptop.  Letters: N batch, C channels, T places of a sequence, D width.
+"""
+
+import torch
+from torch import nn
+
+
+def alexnet(classes=1000, towers=1):
+    """AlexNet for pictures [N, 3, 227, 227], as one tower or as two.
+
+    With two towers three convolutions see half of the channels each: one half
+    sat on each of two GPUs.  Local response normalisation is left out; it has
+    no parameters.  Source: Krizhevsky et al. 2012, section 3.5.
+    """
+    return nn.Sequential(
+        *[nn.Conv2d(3, 96, 11, stride=4), nn.ReLU(), nn.MaxPool2d(3, 2)],
+        *[nn.Conv2d(96, 256, 5, padding=2, groups=towers), nn.ReLU()],
+        nn.MaxPool2d(3, 2),  # [N, 256, 13, 13]
+        *[nn.Conv2d(256, 384, 3, padding=1), nn.ReLU()],
+        *[nn.Conv2d(384, 384, 3, padding=1, groups=towers), nn.ReLU()],
+        *[nn.Conv2d(384, 256, 3, padding=1, groups=towers), nn.ReLU()],
+        *[nn.MaxPool2d(3, 2), nn.Flatten()],  # [N, 256 * 6 * 6]
+        *[nn.Dropout(), nn.Linear(256 * 6 * 6, 4096), nn.ReLU()],
+        *[nn.Dropout(), nn.Linear(4096, 4096), nn.ReLU()],
+        nn.Linear(4096, classes),
+    )
+
+
+def vgg16(classes=1000):
+    """VGG-16 for pictures [N, 3, 224, 224]: 13 convolutions, 3 dense layers.
+
+    Source: Simonyan and Zisserman 2015, table 1, column D.
+    """
+    layers, before = [], 3
+    for width, depth in [(64, 2), (128, 2), (256, 3), (512, 3), (512, 3)]:
+        for _ in range(depth):
+            layers += [nn.Conv2d(before, width, 3, padding=1), nn.ReLU()]
+            before = width
+        layers += [nn.MaxPool2d(2)]  # half as high, half as wide
+    return nn.Sequential(
+        *[*layers, nn.Flatten()],  # [N, 512 * 7 * 7]
+        *[nn.Linear(512 * 7 * 7, 4096), nn.ReLU(), nn.Dropout()],
+        *[nn.Linear(4096, 4096), nn.ReLU(), nn.Dropout()],
+        nn.Linear(4096, classes),
+    )
+
+
+class Bottleneck(nn.Module):
+    """1x1, 3x3, 1x1 convolutions; the input is added to what they give.
+
+    The middle one has `width` channels, the block gives four times as many.
+    Source: He et al. 2016, figure 5; the stride sits in the 3x3.
+    """
+
+    def __init__(self, before, width, stride):
+        super().__init__()
+        after = 4 * width
+        self.main = nn.Sequential(
+            nn.Conv2d(before, width, 1, bias=False),
+            *[nn.BatchNorm2d(width), nn.ReLU()],
+            nn.Conv2d(width, width, 3, stride, padding=1, bias=False),
+            *[nn.BatchNorm2d(width), nn.ReLU()],
+            *[nn.Conv2d(width, after, 1, bias=False), nn.BatchNorm2d(after)],
+        )
+        self.short = nn.Sequential()  # the input as it is, where shapes agree
+        if before != after:
+            self.short.append(nn.Conv2d(before, after, 1, stride, bias=False))
+            self.short.append(nn.BatchNorm2d(after))
+
+    def forward(self, x):
+        """[N, before, H, W] to [N, 4 width, H/stride, W/stride]."""
+        return (self.main(x) + self.short(x)).relu()
+
+
+def resnet50(classes=1000):
+    """ResNet-50 for pictures [N, 3, 224, 224]: 16 bottlenecks.
+
+    Source: He et al. 2016, table 1.
+    """
+    layers = [nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False)]
+    layers += [nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
+    before = 64
+    for width, depth in [(64, 3), (128, 4), (256, 6), (512, 3)]:
+        for block in range(depth):
+            stride = 2 if block == 0 and width > 64 else 1
+            layers.append(Bottleneck(before, width, stride))
+            before = 4 * width
+    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2048, classes)]
+    return nn.Sequential(*layers)
+
+
+class Dense(nn.Module):
+    """What came in, and behind it 32 channels made from all of it.
+
+    Source: Huang et al. 2017, section 3, DenseNet-BC with growth rate 32.
+    """
+
+    def __init__(self, before, growth=32):
+        super().__init__()
+        self.main = nn.Sequential(
+            *[nn.BatchNorm2d(before), nn.ReLU()],
+            nn.Conv2d(before, 4 * growth, 1, bias=False),
+            *[nn.BatchNorm2d(4 * growth), nn.ReLU()],
+            nn.Conv2d(4 * growth, growth, 3, padding=1, bias=False),
+        )
+
+    def forward(self, x):
+        """[N, before, H, W] to [N, before + growth, H, W]."""
+        return torch.cat([x, self.main(x)], dim=1)
+
+
+def densenet169(classes=1000):
+    """DenseNet-169 for pictures [N, 3, 224, 224]: 82 dense layers in 4 blocks.
+
+    Between two blocks a transition halves channels, height and width.
+    Source: Huang et al. 2017, table 1.
+    """
+    layers = [nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False)]
+    layers += [nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
+    width = 64
+    for depth in (6, 12, 32, 32):
+        if width > 64:
+            layers += [nn.BatchNorm2d(width), nn.ReLU()]
+            layers += [nn.Conv2d(width, width // 2, 1, bias=False)]
+            layers += [nn.AvgPool2d(2)]
+            width //= 2
+        layers += [Dense(width + 32 * i) for i in range(depth)]
+        width += 32 * depth
+    layers += [nn.BatchNorm2d(width), nn.ReLU(), nn.AdaptiveAvgPool2d(1)]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(width, classes))
+
+
+def attention(q, k, v):
+    """What each place takes from itself and the earlier ones.
+
+    All are [N, heads, T, size].  The scores of all pairs are written out.
+    Source: Vaswani et al. 2017, section 3.2.
+    """
+    T, size = q.shape[-2:]
+    scores = q @ k.transpose(-1, -2) / size**0.5  # [N, heads, T, T]
+    later = torch.ones(T, T, dtype=torch.bool, device=q.device).triu(1)
+    return scores.masked_fill(later, -torch.inf).softmax(-1) @ v
+
+
+class Block(nn.Module):
+    """Attention, then an MLP four times as wide; each adds to what came in.
+
+    Source: Radford et al. 2019, section 2.3.
+    """
+
+    def __init__(self, D, heads):
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(D), nn.LayerNorm(D)
+        self.heads = heads
+        self.qkv, self.out = nn.Linear(D, 3 * D), nn.Linear(D, D)
+        wide, back = nn.Linear(D, 4 * D), nn.Linear(4 * D, D)
+        self.mlp = nn.Sequential(wide, nn.GELU(), back)
+
+    def attend(self, x):  # [N, T, D]
+        qkv = self.qkv(x).unflatten(-1, (3, self.heads, -1))
+        y = attention(*qkv.permute(2, 0, 3, 1, 4))  # [N, heads, T, D/heads]
+        return self.out(y.transpose(1, 2).flatten(2))  # [N, T, D]
+
+    def forward(self, x):
+        x = x + self.attend(self.norm1(x))
+        return x + self.mlp(self.norm2(x))
+
+
+class GPT(nn.Module):
+    """A decoder in the shape of GPT-2 and GPT-3: tokens [N, T] to scores.
+
+    The scores [N, T, vocabulary] are made with the table of tokens: one matrix
+    in two places.  Sources: Radford et al. 2019; Brown et al. 2020, table 2.1.
+    Every second layer of GPT-3 is sparse; that changes no parameter.
+    """
+
+    def __init__(self, D, depth, heads, context=2048, vocabulary=50257):
+        super().__init__()
+        self.token = nn.Embedding(vocabulary, D)
+        self.place = nn.Embedding(context, D)
+        self.blocks = nn.Sequential(*[Block(D, heads) for _ in range(depth)])
+        self.norm = nn.LayerNorm(D)
+
+    def forward(self, tokens):
+        """[N, T] integers to [N, T, vocabulary]."""
+        places = torch.arange(tokens.shape[1], device=tokens.device)
+        x = self.token(tokens) + self.place(places)  # [N, T, D]
+        return self.norm(self.blocks(x)) @ self.token.weight.T
