@@ -440,6 +440,25 @@ def colour(ratio):
     return f"[green]{text}[/green]" if ratio >= 1 else text
 
 
+def table_by_width(title, rows, key, native):
+    """Times of `native`, and how many times as fast the others are, by their width."""
+    widths = sorted({row["width"] for row in rows})
+    table = new_table(title, "", *(f"width {width}" for width in widths))
+    for name in dict.fromkeys(row[key] for row in rows):
+        mine = {row["width"]: row for row in rows if row[key] == name}
+        if name == native:
+            texts = [_time(mine[width]["seconds"]) for width in widths]
+        else:
+            texts = [colour(mine[width]["ratio"]) for width in widths]
+        table.add_row(name, *texts, end_section=name == native)
+    return table
+
+
+def near(a, b):
+    """Equal but for the order in which float32 terms were added."""
+    return (a - b).abs().max() <= 1e-3 * b.abs().max()
+
+
 def _prediction_table(rows):
     heads = "size", "measured", "from steps", "error", "from single messages", "error"
     table = new_table("A ring all-reduce, predicted", "ranks", *heads)

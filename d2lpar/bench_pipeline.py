@@ -98,13 +98,9 @@ def _race(width, seconds):
     times = bench.take_turns(programs, nothing, nothing, seconds)
     for name, stage in stages.items():
         pairs = zip(stage.parameters(), stages[TORCH].parameters(), strict=True)
-        if not all(_near(a.grad, b.grad) and _near(a, b) for a, b in pairs):
+        if not all(bench.near(a.grad, b.grad) and bench.near(a, b) for a, b in pairs):
             raise AssertionError(f"{name} does not train as {TORCH} does")
     return times
-
-
-def _near(a, b):
-    return (a - b).abs().max() <= 1e-3 * b.abs().max()
 
 
 def _whole_step(step, optimizer):
@@ -117,20 +113,5 @@ def tables(results):
     """The results as rich tables."""
     for n in sorted({row["ranks"] for row in results.get("pipeline", ())}):
         rows = [row for row in results["pipeline"] if row["ranks"] == n]
-        widths = sorted({row["width"] for row in rows})
         title = f"A pipeline on {n} Gloo ranks: time, and how many times as fast"
-        table = bench.new_table(title, "", *(f"width {width}" for width in widths))
-        for name in dict.fromkeys(row["schedule"] for row in rows):
-            mine = {row["width"]: row for row in rows if row["schedule"] == name}
-            show = _time if name == TORCH else _ratio
-            texts = [show(mine[width]) for width in widths]
-            table.add_row(name, *texts, end_section=name == TORCH)
-        yield table
-
-
-def _time(row):
-    return bench._time(row["seconds"])
-
-
-def _ratio(row):
-    return bench.colour(row["ratio"])
+        yield bench.table_by_width(title, rows, "schedule", TORCH)

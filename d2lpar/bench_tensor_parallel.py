@@ -182,17 +182,5 @@ def tables(results):
     rows = results.get("tensor_parallel", ())
     for n, model in dict.fromkeys((row["ranks"], row["model"]) for row in rows):
         some = [row for row in rows if (row["ranks"], row["model"]) == (n, model)]
-        widths = sorted({row["width"] for row in some})
         title = f"A split {model} on {n} Gloo ranks: time, and how many times as fast"
-        table = bench.new_table(title, "", *(f"width {width}" for width in widths))
-        for name in RIVALS:
-            mine = {row["width"]: row for row in some if row["trainer"] == name}
-            texts = [_text(mine[width]) for width in widths]
-            table.add_row(name, *texts, end_section=name == TORCH)
-        yield table
-
-
-def _text(row):
-    if row["trainer"] == TORCH:
-        return bench._time(row["seconds"])
-    return bench.colour(row["ratio"])
+        yield bench.table_by_width(title, some, "trainer", TORCH)
