@@ -1,4 +1,4 @@
-"""The commands: run, execute, sync, exercises, grade, lab, doctor and bench."""
+"""The commands: what a learner, an instructor and a contributor type."""
 
 import difflib
 import json
@@ -170,6 +170,21 @@ def _grade_all(grading, todo, one, jobs, csv_file, feedback):
             if feedback is not None:
                 grading.write_feedback(feedback, done)
     console.print(table)
+
+
+@app.command()
+def badges(
+    repo: Annotated[str, typer.Option(help="Your fork on GitHub, as OWNER/NAME.")],
+    branch: Annotated[str, typer.Option(help="The branch that is opened.")] = "main",
+):
+    """Write Colab and Kaggle badges and the fork's address into this clone."""
+    from . import badges as stamps
+
+    try:
+        changed = stamps.stamp(repo, branch)
+    except ValueError as error:
+        raise Refused(error) from None
+    print(f"{len(changed)} files changed. Commit them and push.")
 
 
 @app.command()
