@@ -26,14 +26,14 @@ def stamp(repo, branch="main", root=None):
     root = root or notebooks.repository()
     library, readme = root / "d2lpar" / "notebooks.py", root / "README.md"
     if not library.is_file() or not readme.is_file():
-        raise ValueError(f"{root} is not a whole clone: README.md or d2lpar/ is missing.")
+        raise ValueError(f"{root} is no whole clone: README.md or d2lpar/ is missing.")
     where = f"{GITHUB}/{repo}/blob/{branch}"
     address = f"git+{GITHUB}/{repo}" + ("" if branch == "main" else f"@{branch}")
     text = library.read_text(encoding="utf-8")
-    changed = [library] if _write(library, _addressed(text, address)) else []
+    changed = [library] if _write(library, _addressed(text, "ADDRESS", address)) else []
     text = readme.read_text(encoding="utf-8")
     text = _badged(text, f"{where}/chapters/00_start.ipynb")
-    changed += [readme] if _write(readme, _addressed(text, address)) else []
+    changed += [readme] if _write(readme, _addressed(text, "address", address)) else []
     for folder in ("chapters", "exercises", "solutions"):
         opened = "chapters" if folder == "chapters" else "exercises"
         for path in sorted((root / folder).glob("*.ipynb")):
@@ -73,10 +73,10 @@ def _colab(url):
     return url.replace(GITHUB, f"{COLAB}/github", 1)
 
 
-def _addressed(text, address):
-    """`text` with this address wherever one stands that pip installs from."""
-    line = re.compile(r'^( *)(address|ADDRESS) = ".*"$', re.MULTILINE)
-    return line.sub(lambda found: f'{found[1]}{found[2]} = "{address}"', text)
+def _addressed(text, variable, address):
+    """`text` in which pip installs from this address, the value of a variable."""
+    line = re.compile(rf'^( *){variable} = ".*"$', re.MULTILINE)
+    return line.sub(rf'\1{variable} = "{address}"', text)
 
 
 def _stamp_notebook(path, url, address):
@@ -85,7 +85,7 @@ def _stamp_notebook(path, url, address):
     first["source"] = _badged(first["source"], url)
     for cell in others:
         if cell["cell_type"] == "code" and 'find_spec("d2lpar")' in cell["source"]:
-            cell["source"] = _addressed(cell["source"], address)
+            cell["source"] = _addressed(cell["source"], "address", address)
             break
     if notebook == notebooks.read(path):
         return False

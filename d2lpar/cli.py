@@ -188,6 +188,25 @@ def badges(
 
 
 @app.command()
+def wheelhouse(
+    to: Annotated[Path, typer.Option(help="The folder.")] = Path("wheelhouse"),
+    torch: Annotated[
+        str | None, typer.Option(help="Torch as well, such as torch==2.13.0.")
+    ] = None,
+):
+    """Fill a folder of wheels, to install the course where there is no network."""
+    from . import wheelhouse as house
+
+    try:
+        wheels = house.fill(to, notebooks.repository(), torch)
+    except RuntimeError as error:
+        raise Refused(error) from None
+    size = sum(path.stat().st_size for path in wheels) / 1e6
+    print(f"{to}: {len(wheels)} wheels, {size:.0f} MB. Copy it into the other clone,")
+    print("and type there: make run OFFLINE=1")
+
+
+@app.command()
 def lab():
     """Open the course in JupyterLab, at chapter 00."""
     start = notebooks.repository() / "chapters" / "00_start.ipynb"
