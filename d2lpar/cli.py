@@ -173,6 +173,25 @@ def _grade_all(grading, todo, one, jobs, csv_file, feedback):
 
 
 @app.command()
+def script(
+    chapter: Annotated[str, typer.Argument(help="Number, name or path.")],
+    to: Annotated[
+        Path | None, typer.Option(help="The file; in this folder otherwise.")
+    ] = None,
+):
+    """Write a chapter as a script for torchrun and Slurm."""
+    from . import script as scripts
+
+    [path] = notebooks.find([chapter])
+    to = to or Path(f"{path.stem}.py")
+    if not to.absolute().parent.is_dir():
+        raise Refused(f"There is no folder {to.parent} for {to.name}.")
+    text = scripts.script(notebooks.read(path), path.stem)
+    to.write_text(text, encoding="utf-8", newline="\n")
+    print(f"{to}: torchrun --nproc-per-node 4 {to}")
+
+
+@app.command()
 def badges(
     repo: Annotated[str, typer.Option(help="Your fork on GitHub, as OWNER/NAME.")],
     branch: Annotated[str, typer.Option(help="The branch that is opened.")] = "main",
