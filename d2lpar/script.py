@@ -32,7 +32,7 @@ def script(notebook, name):
     code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     for number, cell in enumerate(code, start=1):
         made, used = _names(cell["source"])
-        why = _left_out(cell, used & lost)
+        why = _left_out(cell, made, used & lost)
         if why:
             lost |= made - known
             parts.append(f"# Cell {number} is left out: {why}.\n")
@@ -54,14 +54,15 @@ def shown(source):
     return "\n".join([*before, "display(", *text, ")", *after])
 
 
-def _left_out(cell, missing):
-    """Why a script goes without this cell, or None; it misses these names."""
+def _left_out(cell, made, missing):
+    """Why a script goes without this cell, or None; it makes and misses names."""
     if "raises-exception" in cell["metadata"].get("tags", []):
         return "it fails on purpose"
     nodes = list(ast.walk(ast.parse(cell["source"])))
     if any(isinstance(n, ast.ExceptHandler) and _is_ours(n.type) for n in nodes):
         return "its ranks fail on purpose"
-    if any(isinstance(n, ast.Call) and _starts_ranks(n) for n in nodes):
+    calls = any(isinstance(n, ast.Call) and _starts_ranks(n) for n in nodes)
+    if calls or any(name.startswith("bench") for name in made):
         return "it starts ranks of its own"
     return f"it needs {min(missing)} from a cell that is left out" if missing else None
 

@@ -57,6 +57,7 @@ def test_what_a_launchers_ranks_cannot_do_is_left_out():
         cell("real = run(f, world_size=2, backend='gloo')"),
         cell("def g(x):\n    z = x\n    return z"),
         cell("def h():\n    return real.elapsed"),
+        cell("from d2lpar import bench_overlap"),
         cell("print(g(x))"),
         cell("real = x"),
         cell("print(real)"),
@@ -69,6 +70,7 @@ def test_what_a_launchers_ranks_cannot_do_is_left_out():
         "# Cell 3 is left out: its ranks fail on purpose.",
         "# Cell 4 is left out: it starts ranks of its own.",
         "# Cell 6 is left out: it needs real from a cell that is left out.",
+        "# Cell 7 is left out: it starts ranks of its own.",
     ]
 
 
