@@ -186,9 +186,10 @@ def script(
     to = to or Path(f"{path.stem}.py")
     if not to.absolute().parent.is_dir():
         raise Refused(f"There is no folder {to.parent} for {to.name}.")
-    text = scripts.script(notebooks.read(path), path.stem)
+    notebook = notebooks.read(path)
+    text = scripts.script(notebook, path.stem)
     to.write_text(text, encoding="utf-8", newline="\n")
-    print(f"{to}: torchrun --nproc-per-node 4 {to}")
+    print(f"torchrun --nproc-per-node {scripts.ranks(notebook)} {to}")
 
 
 @app.command()

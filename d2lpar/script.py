@@ -6,10 +6,11 @@ on purpose, or be as many as a cell asks for.
 """
 
 import ast
+import re
 import symtable
 
 HEAD = '''\
-"""{name} as a script: torchrun --nproc-per-node 4 {name}.py"""
+"""{name} as a script for {ranks} ranks: torchrun --nproc-per-node {ranks} {name}.py"""
 
 import os
 import sys
@@ -28,19 +29,26 @@ def display(*values):
 
 def script(notebook, name):
     """The code cells of a notebook as one program; comments say which are left out."""
-    parts, known, lost = [HEAD.format(name=name)], set(), set()
     code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    head = HEAD.format(name=name, ranks=ranks(notebook))
+    parts, lost = [head], set()
     for number, cell in enumerate(code, start=1):
         made, used = _names(cell["source"])
         why = _left_out(cell, made, used & lost)
         if why:
-            lost |= made - known
+            lost |= made
             parts.append(f"# Cell {number} is left out: {why}.\n")
         else:
-            known |= made
             lost -= made
             parts.append(f"# Cell {number}\n{shown(cell['source'])}\n")
     return "\n\n".join(parts)
+
+
+def ranks(notebook):
+    """How many ranks the notebook's `d2lpar.defaults` names; 4 where it names none."""
+    sources = [c["source"] for c in notebook["cells"] if c["cell_type"] == "code"]
+    named = re.search(r"\bdefaults\([^)]*world_size=(\d+)", "\n".join(sources))
+    return int(named[1]) if named else 4
 
 
 def shown(source):

@@ -81,13 +81,12 @@ def test_a_chapter_is_a_program_and_most_of_it_stays(path):
     assert text.count("is left out:") <= 11 < text.count("\n# Cell")
 
 
-def test_the_command_writes_it(tmp_path):
-    result = CliRunner().invoke(cli.app, ["script", "04", "--to", f"{tmp_path}/x.py"])
-    assert (
-        result.stdout
-        == f"{tmp_path}/x.py: torchrun --nproc-per-node 4 {tmp_path}/x.py\n"
-    )
-    assert "04_messages as a script" in (tmp_path / "x.py").read_text()
+def test_the_command_writes_it_and_says_how_many_ranks(tmp_path):
+    path = tmp_path / "x.py"
+    for number, ranks in (("04", 4), ("13", 3)):
+        result = CliRunner().invoke(cli.app, ["script", number, "--to", str(path)])
+        assert result.stdout == f"torchrun --nproc-per-node {ranks} {path}\n"
+        assert f"as a script for {ranks} ranks" in path.read_text()
     with pytest.raises(cli.Refused, match="There is no folder"):
         CliRunner().invoke(
             cli.app, ["script", "04", "--to", "no/x.py"], catch_exceptions=False
