@@ -7,9 +7,11 @@
 #   make bench    measure the all-reduces, the start-up and the simulator
 #   make sync     bring the library's code back into the cells that show it
 #   make exercises  make exercises/ from solutions/, without answers
+#   make wheelhouse  a folder of wheels for machines without a network
 #
 # CHAPTERS="04" limits run, execute and sync to some chapters.  BENCH="--quick" and
-# other options are for bench.
+# other options are for bench.  OFFLINE=1 installs from the folder wheelhouse/ alone;
+# WHEELHOUSE_TORCH=1 puts torch into that folder, too.
 
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
@@ -17,6 +19,8 @@ JUPYTER_FLAGS ?=
 CHAPTERS ?=
 BENCH ?=
 WORKERS ?= 3
+OFFLINE ?=
+WHEELHOUSE_TORCH ?=
 
 BIN := .venv/bin
 STAMP := .venv/installed
@@ -31,9 +35,14 @@ PIP = $(BIN)/pip install --no-compile
 # and pytest would spend seconds on its grammar. Those who import it do without.
 SLIM = @$(BIN)/pip uninstall -q -y rfc3987-syntax
 
+ifneq ($(OFFLINE),)
+export PIP_NO_INDEX := 1
+export PIP_FIND_LINKS := $(CURDIR)/wheelhouse
+endif
+
 PLAIN = env -u D2LPAR_BACKEND -u D2LPAR_RANKS D2LPAR_PROGRESS=0
 
-.PHONY: run lab test bench execute sync exercises setup
+.PHONY: run lab test bench execute sync exercises wheelhouse setup
 .DEFAULT_GOAL := run
 
 run: setup
@@ -53,6 +62,9 @@ sync: setup
 
 exercises: setup $(GRADER)
 	@$(BIN)/python -m d2lpar exercises $(CHAPTERS)
+
+wheelhouse: setup
+	@$(BIN)/python -m d2lpar wheelhouse $(if $(WHEELHOUSE_TORCH),--torch "$(TORCH)")
 
 # Many tests wait, so there are more workers than most machines have cores to spare.
 # Tests that measure time run by themselves.  The last lines are pytest's own.

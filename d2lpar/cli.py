@@ -1,4 +1,4 @@
-"""The commands: run, execute, sync, exercises, grade, lab, doctor and bench."""
+"""The commands: what a learner, an instructor and a contributor type."""
 
 import difflib
 import json
@@ -170,6 +170,60 @@ def _grade_all(grading, todo, one, jobs, csv_file, feedback):
             if feedback is not None:
                 grading.write_feedback(feedback, done)
     console.print(table)
+
+
+@app.command()
+def script(
+    chapter: Annotated[str, typer.Argument(help="Number, name or path.")],
+    to: Annotated[
+        Path | None, typer.Option(help="The file; in this folder otherwise.")
+    ] = None,
+):
+    """Write a chapter as a script for torchrun and Slurm."""
+    from . import script as scripts
+
+    [path] = notebooks.find([chapter])
+    to = to or Path(f"{path.stem}.py")
+    if not to.absolute().parent.is_dir():
+        raise Refused(f"There is no folder {to.parent} for {to.name}.")
+    notebook = notebooks.read(path)
+    text = scripts.script(notebook, path.stem)
+    to.write_text(text, encoding="utf-8", newline="\n")
+    print(f"torchrun --nproc-per-node {scripts.ranks(notebook)} {to}")
+
+
+@app.command()
+def badges(
+    repo: Annotated[str, typer.Option(help="Your fork on GitHub, as OWNER/NAME.")],
+    branch: Annotated[str, typer.Option(help="The branch that is opened.")] = "main",
+):
+    """Write Colab and Kaggle badges and the fork's address into this clone."""
+    from . import badges as stamps
+
+    try:
+        changed = stamps.stamp(repo, branch)
+    except ValueError as error:
+        raise Refused(error) from None
+    print(f"{len(changed)} files changed. Commit them and push.")
+
+
+@app.command()
+def wheelhouse(
+    to: Annotated[Path, typer.Option(help="The folder.")] = Path("wheelhouse"),
+    torch: Annotated[
+        str | None, typer.Option(help="Torch as well, such as torch==2.13.0.")
+    ] = None,
+):
+    """Fill a folder of wheels, to install the course where there is no network."""
+    from . import wheelhouse as house
+
+    try:
+        wheels = house.fill(to, notebooks.repository(), torch)
+    except RuntimeError as error:
+        raise Refused(error) from None
+    size = sum(path.stat().st_size for path in wheels) / 1e6
+    print(f"{to}: {len(wheels)} wheels, {size:.0f} MB. Copy it into the other clone,")
+    print("and type there: make run OFFLINE=1")
 
 
 @app.command()

@@ -119,6 +119,8 @@ class _World:
         self.world_size = _world_size(ranks if world_size is None else world_size)
         name = _from("D2LPAR_BACKEND", _backend_name) or _defaults["backend"]
         name = name if backend is None else backend
+        if name == "sim" and inside:  # other numbers of ranks stay simulated
+            self.torchrun = self.torchrun and self.world_size == int(env["WORLD_SIZE"])
         self.device = _defaults["device"] if device is None else _device(device)
         self.backend = self._choose(_backend_name(name))
         self.cluster = _cluster(cluster or _defaults["cluster"])
@@ -131,13 +133,17 @@ class _World:
             name = "auto"
         if name != "auto":
             return name
-        return "nccl" if torch.cuda.device_count() >= self.world_size else "gloo"
+        return "nccl" if torch.cuda.device_count() >= self._local() else "gloo"
+
+    def _local(self):
+        """How many of the ranks are on this machine."""
+        here = os.environ.get("LOCAL_WORLD_SIZE") if self.torchrun else None
+        return int(here or self.world_size)
 
     def _check_hardware(self):
         if self.backend == "nccl":
             count = torch.cuda.device_count()
-            local = int(os.environ.get("LOCAL_WORLD_SIZE", self.world_size))
-            if count < (local if self.torchrun else self.world_size):
+            if count < self._local():
                 raise RuntimeError(
                     f'backend="nccl" with world_size={self.world_size} needs as many '
                     f'GPUs, and this machine has {count}: use backend="gloo" or "sim"'
