@@ -8,9 +8,10 @@
 #   make sync     bring the library's code back into the cells that show it
 #   make exercises  make exercises/ from solutions/, without answers
 #   make wheelhouse  a folder of wheels for machines without a network
+#   make colab    try the course with Colab's versions; needs Python 3.13
 #
-# CHAPTERS="04" limits run, execute and sync to some chapters.  BENCH="--quick" and
-# other options are for bench.  OFFLINE=1 installs from the folder wheelhouse/ alone;
+# CHAPTERS="04" limits run, execute, sync and colab to some chapters.  BENCH="--quick"
+# and other options are for bench.  OFFLINE=1 installs from the folder wheelhouse/ alone;
 # WHEELHOUSE_TORCH=1 puts torch into that folder, too.
 
 PYTHON ?= python3
@@ -24,6 +25,8 @@ WHEELHOUSE_TORCH ?=
 
 BIN := .venv/bin
 STAMP := .venv/installed
+COLAB := .venv/colab
+COLAB_PYTHON ?= python3.13
 GRADER := .venv/grader
 NOTEBOOKS = $(wildcard chapters/*.ipynb solutions/*.ipynb)
 PYTEST = $(BIN)/python -m pytest -q
@@ -42,7 +45,7 @@ endif
 
 PLAIN = env -u D2LPAR_BACKEND -u D2LPAR_RANKS D2LPAR_PROGRESS=0
 
-.PHONY: run lab test bench execute sync exercises wheelhouse setup
+.PHONY: run lab test bench execute sync exercises wheelhouse colab setup
 .DEFAULT_GOAL := run
 
 run: setup
@@ -78,6 +81,23 @@ test: setup $(GRADER)
 	@echo "== chapters on real processes, outputs not compared"
 	@D2LPAR_BACKEND=gloo D2LPAR_PROGRESS=0 $(PYTEST) -n 2 --dist loadscope --nbval-lax $(NBVAL) \
 	    $(wildcard chapters/*.ipynb)
+
+# Colab's packages in a folder of their own.  The first cell of a chapter installs
+# d2lpar, from a wheel of this clone; then each chapter runs where the clone is not.
+colab:
+	@test -x $(COLAB)/bin/python || $(COLAB_PYTHON) -m venv $(COLAB)
+	@$(COLAB)/bin/python -c "$(HAS_TORCH)" || $(COLAB)/bin/pip install "torch==2.11.*"
+	@$(COLAB)/bin/pip install -q -r tests/colab/versions.txt
+	@$(COLAB)/bin/pip uninstall -q -y d2lpar d2l
+	@rm -rf $(COLAB)/wheels $(COLAB)/chapters && mkdir $(COLAB)/chapters
+	@$(COLAB)/bin/pip wheel -q --no-deps -w $(COLAB)/wheels .
+	@cp $(or $(foreach n,$(CHAPTERS),$(wildcard chapters/$(n)*)),chapters/*.ipynb) \
+	    $(COLAB)/chapters
+	@env -u PYTHONPATH PIP_FIND_LINKS="$$PIP_FIND_LINKS $(CURDIR)/$(COLAB)/wheels" \
+	    $(COLAB)/bin/python tests/colab/first_cell.py chapters/00_start.ipynb
+	@$(COLAB)/bin/pip install -q nbval pytest
+	@env -u PYTHONPATH $(PLAIN) $(COLAB)/bin/python -m pytest -q --nbval-lax $(NBVAL) \
+	    $(COLAB)/chapters/*.ipynb
 
 setup: $(STAMP)
 

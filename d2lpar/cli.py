@@ -137,6 +137,7 @@ def grade(
     jobs: Annotated[int, typer.Option(min=1, help="Notebooks at the same time.")] = 1,
 ):
     """Grade a folder of notebooks, each in a process of its own."""
+    _ready()
     try:
         from . import grading
     except ModuleNotFoundError as error:
@@ -229,6 +230,7 @@ def wheelhouse(
 @app.command()
 def lab():
     """Open the course in JupyterLab, at chapter 00."""
+    _ready()
     start = notebooks.repository() / "chapters" / "00_start.ipynb"
     try:
         os.execv(sys.executable, [sys.executable, "-m", "jupyterlab", str(start)])
@@ -237,13 +239,56 @@ def lab():
 
 
 @app.command()
-def doctor():
+def doctor(
+    prove: Annotated[
+        bool, typer.Option("--prove", help="Run the course's paths on the GPUs here.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Write the report of --prove there.")
+    ] = None,
+    backend: Annotated[
+        Backend | None, typer.Option(help="Rehearse --prove on the CPU: sim, gloo.")
+    ] = None,
+    ranks: Annotated[str, typer.Option(help="Ranks of a rehearsal.")] = "2,4",
+):
     """Say what this machine has, what is missing and how to get it."""
+    if prove:
+        return _prove(out, backend, ranks)
+    if out or backend:
+        raise Refused("--out and --backend are options of --prove.")
     from . import doctor as checks
 
     findings = checks.examine()
     Console().print(checks.table(findings))
     if not checks.can_run(findings):
+        raise typer.Exit(1)
+
+
+def _prove(out, backend, ranks):
+    _ready()
+    from . import prove as proving
+
+    if out is not None and not out.absolute().parent.is_dir():
+        raise Refused(f"There is no folder {out.parent} for {out.name}.")
+    rehearse = backend if backend in (Backend.sim, Backend.gloo) else None
+    try:
+        plan = proving.plan(rehearse, ranks)
+    except ValueError as error:
+        raise Refused(error) from None
+    if not plan:
+        raise Refused(proving.NOTHING)
+    proofs, console = [], Console(highlight=False, soft_wrap=True)
+    with _progress("paths", console) as bar:
+        task = bar.add_task("", total=len(plan))
+        for name, prove in plan:
+            bar.update(task, description=name)
+            proofs.append(prove())
+            bar.advance(task)
+    report = proving.report(proofs, rehearse)
+    console.print(Text(report))
+    if out is not None:
+        out.write_text(report, encoding="utf-8")
+    if any(proof.state == proving.FAILED for proof in proofs):
         raise typer.Exit(1)
 
 
@@ -261,6 +306,7 @@ def bench(
     ] = None,
 ):
     """Measure all-reduces, start-up, simulator and training on this machine."""
+    _ready()
     measuring, *training = _benches()
     try:
         plan = measuring.plan(sizes, ranks, quick)
@@ -348,7 +394,17 @@ def _cells(count):
     return "1 cell" if count == 1 else f"{count} cells"
 
 
+def _ready():
+    """Refused, in a sentence, where the course cannot run."""
+    from .doctor import obstacle
+
+    text = obstacle()
+    if text:
+        raise Refused(text)
+
+
 def _execution():
+    _ready()
     try:
         from . import execution
     except ModuleNotFoundError as error:

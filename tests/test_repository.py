@@ -21,7 +21,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 LAYERS = """
 __main__
 cli
-execution bench_overlap bench_sharding bench_tensor_parallel bench_pipeline
+execution prove bench_overlap bench_sharding bench_tensor_parallel bench_pipeline
 inline_code doctor exercises grading grading_worker bench badges wheelhouse \
     script
 notebooks d2l_loader
