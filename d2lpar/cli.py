@@ -1,4 +1,4 @@
-"""The commands: run, execute, sync, exercises, grade, lab, doctor and bench."""
+"""The commands: run, execute, sync, exercises, assign, grade, lab, doctor and bench."""
 
 import difflib
 import json
@@ -115,6 +115,28 @@ def exercises(chapters: Chapters = None):
     for path in notebooks.find(chapters or (), ("solutions",)):
         state = "written" if made.generate(path) else "unchanged"
         print(f"exercises/{path.name}: {state}")
+
+
+@app.command()
+def assign(
+    chapters: Annotated[list[str], typer.Argument(help="Such as 05 06.")],
+    to: Annotated[Path, typer.Option(help="Folder for release/ and solutions/.")],
+    seed: Annotated[
+        int, typer.Option(min=0, help="Varies the exercises; 0: as in public.")
+    ] = 0,
+):
+    """Make an assignment: what students get, and what you grade with."""
+    try:
+        from . import assign as made
+    except ModuleNotFoundError as error:
+        raise Refused(f"{error.name} is not installed. {INSTRUCTOR}") from None
+    table = Table("exercise", "what is varied", title=f"Only for you: seed {seed}")
+    for path in notebooks.find(chapters, ("solutions",)):
+        for name, varied in made.assign(path, seed, to):
+            table.add_row(name, varied)
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(table)
+    console.print(f"Students get {to}/release. Grade with --solutions {to}/solutions.")
 
 
 @app.command()
