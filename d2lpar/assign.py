@@ -4,7 +4,6 @@
 same seed makes the same assignment, and seed 0 the public one, to the byte.
 """
 
-import hashlib
 import random
 import re
 import tomllib
@@ -15,7 +14,7 @@ from . import exercises, notebooks
 TABLE = "variations.toml"  # beside the solutions
 NOTE = """
 
-**An assignment.** Some exercises ask for something else than the public ones of the same
+**An assignment.** Some exercises ask for something else than the public ones of that
 name. Read each specification anew."""
 
 

@@ -6,6 +6,7 @@ requirements measure attempts; the mistakes recognise them and say a sentence.
 """
 
 import math
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -189,7 +190,9 @@ class Exercise:
         if attempt.error is None:
             attempt.came = [self.outcome(attempt, r) for r in range(case.n)]
             pairs = zip(attempt.came, case.expected, strict=True)
-            attempt.right = all(self.agrees(c, wanted, case) for c, wanted in pairs)
+            attempt.right = all(
+                ordinary(c) and self.agrees(c, wanted, case) for c, wanted in pairs
+            )
         return attempt
 
 
@@ -199,6 +202,19 @@ def ranks(n):
 
 
 # Equality
+
+ORDINARY = {bool, int, float, complex, str, torch.Tensor, torch.nn.Parameter}
+ORDINARY |= {list, tuple, dict, OrderedDict}
+
+
+def ordinary(value):
+    """No number, tensor or list of the learner's own kind, which may equal anything."""
+    if isinstance(value, list | tuple | dict) and type(value) in ORDINARY:
+        return all(map(ordinary, value.values() if type(value) is dict else value))
+    return not isinstance(value, tuple(ORDINARY)) or type(value) in ORDINARY | RETURNED
+
+
+RETURNED = {t for t in vars(torch.return_types).values() if isinstance(t, type)}
 
 
 def same(came, wanted):

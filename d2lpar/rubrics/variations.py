@@ -1,4 +1,4 @@
-"""Variations of exercises: the same work with other roles, so that a public answer fails.
+"""Variations of exercises: the same work in other roles, so that a public answer fails.
 
 A variation says how it becomes the public exercise: which part each rank plays there,
 what the arguments are, what is returned.  So cases, requirements and mistakes stand
