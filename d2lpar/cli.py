@@ -106,8 +106,15 @@ def sync(chapters: Chapters = None):
 
 
 @app.command()
-def exercises(chapters: Chapters = None):
+def exercises(
+    chapters: Chapters = None,
+    show: Annotated[
+        bool, typer.Option("--list", help="Show points and minutes; make nothing.")
+    ] = False,
+):
     """Make exercises/ from solutions/: without the answers and the hidden tests."""
+    if show:
+        return _list_exercises(notebooks.find(chapters or (), ("exercises",)))
     try:
         from . import exercises as made
     except ModuleNotFoundError as error:
@@ -115,6 +122,38 @@ def exercises(chapters: Chapters = None):
     for path in notebooks.find(chapters or (), ("solutions",)):
         state = "written" if made.generate(path) else "unchanged"
         print(f"exercises/{path.name}: {state}")
+
+
+def _list_exercises(paths):
+    from . import catalogue
+
+    table = Table("exercise", "title", "kind", "points", "minutes")
+    for cells in catalogue.rows([(p.stem, notebooks.read(p)) for p in paths]):
+        ends = cells[1].startswith("all of ")
+        table.add_row(*cells, style="bold" if ends else "", end_section=ends)
+    Console().print(table)
+
+
+@app.command()
+def assign(
+    chapters: Annotated[list[str], typer.Argument(help="Such as 05 06.")],
+    to: Annotated[Path, typer.Option(help="Folder for release/ and solutions/.")],
+    seed: Annotated[
+        int, typer.Option(min=0, help="Varies the exercises; 0: as in public.")
+    ] = 0,
+):
+    """Make an assignment: what students get, and what you grade with."""
+    try:
+        from . import assign as made
+    except ModuleNotFoundError as error:
+        raise Refused(f"{error.name} is not installed. {INSTRUCTOR}") from None
+    table = Table("exercise", "what is varied", title=f"Only for you: seed {seed}")
+    for path in notebooks.find(chapters, ("solutions",)):
+        for name, varied in made.assign(path, seed, to):
+            table.add_row(name, varied)
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(table)
+    console.print(f"Students get {to}/release. Grade with --solutions {to}/solutions.")
 
 
 @app.command()
@@ -161,7 +200,7 @@ def _grade_all(grading, todo, one, jobs, csv_file, feedback):
     console, grades, table = Console(highlight=False), [], Table(*grading.COLUMNS)
     with ThreadPoolExecutor(jobs) as pool, _progress("notebooks", console) as bar:
         task = bar.add_task("", total=len(todo))
-        for done in pool.map(one, todo):
+        for done in _as_long_as_wanted(pool.map(one, todo), grading):
             grades.append(done)
             *texts, remarks = grading.cells_of(done)
             table.add_row(*map(Text, [*texts, remarks[:120]]))
@@ -171,6 +210,15 @@ def _grade_all(grading, todo, one, jobs, csv_file, feedback):
             if feedback is not None:
                 grading.write_feedback(feedback, done)
     console.print(table)
+
+
+def _as_long_as_wanted(results, grading):
+    """What is under way ends at once where this is interrupted."""
+    try:
+        yield from results
+    except BaseException:
+        grading.STOPPED.set()
+        raise
 
 
 @app.command()
