@@ -7,8 +7,11 @@
 #   make bench    measure the all-reduces, the start-up and the simulator
 #   make sync     bring the library's code back into the cells that show it
 #   make exercises  make exercises/ from solutions/, without answers
+#   make site     build/site: the executed course as web pages, from its outputs
+#   make slides   build/slides: a deck per chapter
+#   make browse   open every page of both in Chromium; none may ask another host
 #
-# CHAPTERS="04" limits run, execute and sync to some chapters.  BENCH="--quick" and
+# CHAPTERS="04" limits run, execute, sync and slides to some chapters.  BENCH="--quick" and
 # other options are for bench.
 
 PYTHON ?= python3
@@ -21,6 +24,7 @@ WORKERS ?= 3
 BIN := .venv/bin
 STAMP := .venv/installed
 GRADER := .venv/grader
+SITE := .venv/site
 NOTEBOOKS = $(wildcard chapters/*.ipynb solutions/*.ipynb)
 PYTEST = $(BIN)/python -m pytest -q
 NBVAL = --nbval-current-env --nbval-cell-timeout=120
@@ -33,7 +37,7 @@ SLIM = @$(BIN)/pip uninstall -q -y rfc3987-syntax
 
 PLAIN = env -u D2LPAR_BACKEND -u D2LPAR_RANKS D2LPAR_PROGRESS=0
 
-.PHONY: run lab test bench execute sync exercises setup
+.PHONY: run lab test bench execute sync exercises site slides browse setup
 .DEFAULT_GOAL := run
 
 run: setup
@@ -53,6 +57,23 @@ sync: setup
 
 exercises: setup $(GRADER)
 	@$(BIN)/python -m d2lpar exercises $(CHAPTERS)
+
+# Warnings are errors: a link that leads nowhere ends the build.
+site: setup $(SITE)
+	@$(BIN)/python site/collect.py build/pages
+	@$(BIN)/python -m sphinx -W --keep-going -q -j auto -c site build/pages build/site
+	@$(BIN)/python site/offline.py build/site
+	@echo "build/site/index.html"
+
+slides: setup $(SITE)
+	@mkdir -p build/slides
+	@$(BIN)/python site/make_slides.py build/slides $(CHAPTERS)
+	@$(BIN)/python site/offline.py build/slides
+
+browse: $(SITE)
+	@$(PIP) -q selenium
+	@$(BIN)/python site/browse.py build/site
+	@test ! -d build/slides || $(BIN)/python site/browse.py build/slides
 
 # Many tests wait, so there are more workers than most machines have cores to spare.
 # Tests that measure time run by themselves.  The last lines are pytest's own.
@@ -86,6 +107,11 @@ $(STAMP): pyproject.toml
 # nbgrader puts a menu of its own into JupyterLab, which only instructors want.
 $(GRADER): $(STAMP)
 	$(PIP) -q -c .venv/keep.txt -e ".[instructor]"
+	$(SLIM)
+	@touch $@
+
+$(SITE): $(STAMP)
+	$(PIP) -q -c .venv/keep.txt -e ".[site]"
 	$(SLIM)
 	@touch $@
 

@@ -1,8 +1,8 @@
 """What each function is called elsewhere, collected from the chapters' own tables.
 
-A chapter ends with a table, one row per function, one column per library.  This is the
-only place where these names are written down: the appendix of chapter 00 and the page of
-the site are made from the tables.
+A chapter ends with a table, one row per function, one column per library.  Nowhere
+else are these names written down: the appendix of chapter 00 and the page of the site
+are made from the tables.
 """
 
 import re

@@ -1,9 +1,10 @@
 """Opens every page of a folder in Chromium: `python site/browse.py build/site`.
 
 Says what each page asked of other hosts, and what its scripts complained about.  Needs
-Chromium and `pip install selenium`.  With a second folder, pictures of the pages go there.
+Chromium and `pip install selenium`.  Pictures of the pages go into a second folder.
 """
 
+import base64
 import json
 import os
 import shutil
@@ -28,7 +29,9 @@ def browser(profile):
         options.add_argument(flag)
     for name in ("chromium", "chromium-browser", "google-chrome"):
         options.binary_location = options.binary_location or shutil.which(name) or ""
-    options.set_capability("goog:loggingPrefs", {"performance": "ALL", "browser": "ALL"})
+    options.set_capability(
+        "goog:loggingPrefs", {"performance": "ALL", "browser": "ALL"}
+    )
     driver = shutil.which("chromedriver")
     service = webdriver.ChromeService(driver) if driver else None
     return webdriver.Chrome(options=options, service=service)
@@ -37,7 +40,9 @@ def browser(profile):
 def visit(driver, path):
     """Opens one page; returns the addresses elsewhere that it asked for, and errors."""
     driver.get(path.resolve().as_uri())
-    events = [json.loads(e["message"])["message"] for e in driver.get_log("performance")]
+    events = [
+        json.loads(e["message"])["message"] for e in driver.get_log("performance")
+    ]
     asked = [
         event["params"]["request"]["url"]
         for event in events
@@ -49,11 +54,15 @@ def visit(driver, path):
 
 def photograph(driver, path):
     """Pictures of the whole page, from top to bottom."""
-    height = driver.execute_script("return document.documentElement.scrollHeight")
-    driver.set_window_size(1280, TALLEST)
+    width, height = driver.execute_script(
+        "let d = document.documentElement; return [d.clientWidth, d.scrollHeight]"
+    )
     for k, top in enumerate(range(0, height, TALLEST)):
-        driver.execute_script(f"window.scrollTo(0, {top})")
-        driver.save_screenshot(f"{path}_{k}.png")
+        clip = {"x": 0, "y": top, "width": width, "scale": 1}
+        clip["height"] = min(TALLEST, height - top)
+        wanted = {"captureBeyondViewport": True, "clip": clip}
+        taken = driver.execute_cdp_cmd("Page.captureScreenshot", wanted)
+        Path(f"{path}_{k}.png").write_bytes(base64.b64decode(taken["data"]))
 
 
 def main(folder, pictures=None):

@@ -15,6 +15,7 @@ from d2lpar import glossary, inline_code, notebooks
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = ("INSTRUCTORS.md", "CONTRIBUTING.md", "CHANGELOG.md")
+PICTURES = (".png", ".svg", ".jpg")
 FOLDERS = ("chapters", "exercises")
 HEADING = re.compile(r"^(#+)(?= )", re.MULTILINE)
 FENCE = re.compile(r"^(```.*?^```)", re.MULTILINE | re.DOTALL)
@@ -44,11 +45,13 @@ def one_title(texts):
 
     A chapter has parts, `# Core` and `# Further`, beside its title.
     """
-    outside = "".join(_outside(text) for text in texts)
+    outside = "\n".join(_outside(text) for text in texts)
     several = len(re.findall(r"^# ", outside, re.MULTILINE)) > 1
     if not several:
         return texts
-    lower = [_everywhere_outside(text, lambda s: HEADING.sub(r"#\1", s)) for text in texts]
+    lower = [
+        _everywhere_outside(text, lambda s: HEADING.sub(r"#\1", s)) for text in texts
+    ]
     return [lower[0].replace("##", "#", 1), *lower[1:]]
 
 
@@ -62,9 +65,9 @@ def _everywhere_outside(text, change):
 
 
 def document(text, folder):
-    """A document of the repository; what it links to and the site has not is text.
+    """A document of the repository; a link to what the site has not is its text.
 
-    Files such as pictures are copied into `folder`, where the page lies.
+    Pictures are copied into `folder`, where the page lies.
     """
 
     def linked(match):
@@ -73,7 +76,7 @@ def document(text, folder):
             return f"[{shown}](index.md)"
         if target in DOCUMENTS or target.startswith(FOLDERS):
             return match.group()
-        if not (ROOT / target).is_file() or target.startswith("solutions"):
+        if not target.endswith(PICTURES) or not (ROOT / target).is_file():
             return shown
         (folder / target).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / target, folder / target)
@@ -84,31 +87,27 @@ def document(text, folder):
 
 
 def course_map():
-    """The table of the course in chapter 00, its links as seen from the front page."""
-    for head, *rows in _tables_of_start():
-        if head[:2] == ["part", "chapter"]:
-            rows = [[_from_front(cell) for cell in row] for row in rows]
-            return _markdown([head, *rows])
-    raise ValueError("Chapter 00 has no table that starts with | part | chapter |.")
+    """The README's table of the course; every chapter that is there is linked."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    for head, *rows in glossary.tables(text):
+        if "chapter" in head:
+            return _markdown([head, *([_linked(cell) for cell in row] for row in rows)])
+    raise ValueError("The README has no table with a column 'chapter'.")
+
+
+def _linked(cell):
+    number = re.match(r"(\d\d) ", cell)
+    found = number and sorted((ROOT / "chapters").glob(f"{number[1]}_*.ipynb"))
+    return f"[{cell}](chapters/{found[0].name})" if found else cell
 
 
 def words():
     """The table of words in chapter 00."""
-    for head, *rows in _tables_of_start():
-        if head[0] == "word":
-            return _markdown([head, *rows])
-    raise ValueError("Chapter 00 has no table that starts with | word |.")
-
-
-def _tables_of_start():
     for cell in notebooks.read(ROOT / "chapters" / "00_start.ipynb")["cells"]:
-        if cell["cell_type"] == "markdown":
-            yield from glossary.tables(cell["source"])
-
-
-def _from_front(cell):
-    cell = re.sub(r"^00 start$", "[00 start](00_start.ipynb)", cell)
-    return LINK.sub(r"[\1](chapters/\2)", cell)
+        for table in glossary.tables(cell["source"]):
+            if table[0][0] == "word":
+                return _markdown(table)
+    raise ValueError("Chapter 00 has no table that starts with | word |.")
 
 
 def _markdown(table):

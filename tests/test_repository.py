@@ -22,7 +22,7 @@ LAYERS = """
 __main__
 cli
 execution bench_overlap bench_sharding bench_tensor_parallel bench_pipeline
-inline_code doctor exercises grading grading_worker bench
+inline_code glossary doctor exercises grading grading_worker bench
 notebooks d2l_loader
 __init__
 checks
