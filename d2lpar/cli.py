@@ -88,15 +88,16 @@ def execute(chapters: Chapters = None, timeout: Timeout = 120.0):
 
 @app.command()
 def sync(chapters: Chapters = None):
-    """Bring the library's text into the cells that show it."""
-    from . import inline_code
+    """Bring the library's text, and the glossary, into the cells that show them."""
+    from . import glossary, inline_code
 
     console = Console(highlight=False, soft_wrap=True)
     for path in notebooks.find(chapters or (), ("chapters", "solutions")):
         notebook = notebooks.read(path)
         try:
             changed = inline_code.sync(notebook)
-        except inline_code.InlineCodeError as error:
+            changed += glossary.sync(notebook, notebooks.find())
+        except ValueError as error:
             raise Refused(f"{path.name}: {error}") from None
         for old, new in changed:
             console.print(Text(difference(old, new, path.name)))
