@@ -8,10 +8,14 @@
 #   make sync     bring the library's code back into the cells that show it
 #   make exercises  make exercises/ from solutions/, without answers
 #   make wheelhouse  a folder of wheels for machines without a network
+#   make site     build/site: the executed course as web pages, from its outputs
+#   make slides   build/slides: a deck per chapter
+#   make browse   open every page of both in Chromium; none may ask another host
+#   make colab    try the course with Colab's versions; needs Python 3.13
 #
-# CHAPTERS="04" limits run, execute and sync to some chapters.  BENCH="--quick" and
-# other options are for bench.  OFFLINE=1 installs from the folder wheelhouse/ alone;
-# WHEELHOUSE_TORCH=1 puts torch into that folder, too.
+# CHAPTERS="04" limits run, execute, sync, slides and colab to some chapters.
+# BENCH="--quick" and other options are for bench.  OFFLINE=1 installs from the folder
+# wheelhouse/ alone; WHEELHOUSE_TORCH=1 puts torch into that folder, too.
 
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
@@ -24,7 +28,10 @@ WHEELHOUSE_TORCH ?=
 
 BIN := .venv/bin
 STAMP := .venv/installed
+COLAB := .venv/colab
+COLAB_PYTHON ?= python3.13
 GRADER := .venv/grader
+SITE := .venv/site
 NOTEBOOKS = $(wildcard chapters/*.ipynb solutions/*.ipynb)
 PYTEST = $(BIN)/python -m pytest -q
 NBVAL = --nbval-current-env --nbval-cell-timeout=120
@@ -42,7 +49,8 @@ endif
 
 PLAIN = env -u D2LPAR_BACKEND -u D2LPAR_RANKS D2LPAR_PROGRESS=0
 
-.PHONY: run lab test bench execute sync exercises wheelhouse setup
+.PHONY: run lab test bench execute sync exercises setup
+.PHONY: wheelhouse site slides browse colab
 .DEFAULT_GOAL := run
 
 run: setup
@@ -66,6 +74,23 @@ exercises: setup $(GRADER)
 wheelhouse: setup
 	@$(BIN)/python -m d2lpar wheelhouse $(if $(WHEELHOUSE_TORCH),--torch "$(TORCH)")
 
+# Warnings are errors: a link that leads nowhere ends the build.
+site: setup $(SITE)
+	@$(BIN)/python site/collect.py build/pages
+	@$(BIN)/python -m sphinx -W --keep-going -q -j auto -c site build/pages build/site
+	@$(BIN)/python site/offline.py build/site
+	@echo "build/site/index.html"
+
+slides: setup $(SITE)
+	@mkdir -p build/slides
+	@$(BIN)/python site/make_slides.py build/slides $(CHAPTERS)
+	@$(BIN)/python site/offline.py build/slides
+
+browse: $(SITE)
+	@$(PIP) -q selenium
+	@$(BIN)/python site/browse.py build/site
+	@test ! -d build/slides || $(BIN)/python site/browse.py build/slides
+
 # Many tests wait, so there are more workers than most machines have cores to spare.
 # Tests that measure time run by themselves.  The last lines are pytest's own.
 test: setup $(GRADER)
@@ -78,6 +103,23 @@ test: setup $(GRADER)
 	@echo "== chapters on real processes, outputs not compared"
 	@D2LPAR_BACKEND=gloo D2LPAR_PROGRESS=0 $(PYTEST) -n 2 --dist loadscope --nbval-lax $(NBVAL) \
 	    $(wildcard chapters/*.ipynb)
+
+# Colab's packages in a folder of their own.  The first cell of a chapter installs
+# d2lpar, from a wheel of this clone; then each chapter runs where the clone is not.
+colab:
+	@test -x $(COLAB)/bin/python || $(COLAB_PYTHON) -m venv $(COLAB)
+	@$(COLAB)/bin/python -c "$(HAS_TORCH)" || $(COLAB)/bin/pip install "torch==2.11.*"
+	@$(COLAB)/bin/pip install -q -r tests/colab/versions.txt
+	@$(COLAB)/bin/pip uninstall -q -y d2lpar d2l
+	@rm -rf $(COLAB)/wheels $(COLAB)/chapters && mkdir $(COLAB)/chapters
+	@$(COLAB)/bin/pip wheel -q --no-deps -w $(COLAB)/wheels .
+	@cp $(or $(foreach n,$(CHAPTERS),$(wildcard chapters/$(n)*)),chapters/*.ipynb) \
+	    $(COLAB)/chapters
+	@env -u PYTHONPATH PIP_FIND_LINKS="$$PIP_FIND_LINKS $(CURDIR)/$(COLAB)/wheels" \
+	    $(COLAB)/bin/python tests/colab/first_cell.py chapters/00_start.ipynb
+	@$(COLAB)/bin/pip install -q nbval pytest
+	@env -u PYTHONPATH $(PLAIN) $(COLAB)/bin/python -m pytest -q --nbval-lax $(NBVAL) \
+	    $(COLAB)/chapters/*.ipynb
 
 setup: $(STAMP)
 
@@ -98,6 +140,11 @@ $(STAMP): pyproject.toml
 # nbgrader puts a menu of its own into JupyterLab, which only instructors want.
 $(GRADER): $(STAMP)
 	$(PIP) -q -c .venv/keep.txt -e ".[instructor]"
+	$(SLIM)
+	@touch $@
+
+$(SITE): $(STAMP)
+	$(PIP) -q -c .venv/keep.txt -e ".[site]"
 	$(SLIM)
 	@touch $@
 

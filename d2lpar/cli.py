@@ -88,15 +88,16 @@ def execute(chapters: Chapters = None, timeout: Timeout = 120.0):
 
 @app.command()
 def sync(chapters: Chapters = None):
-    """Bring the library's text into the cells that show it."""
-    from . import inline_code
+    """Bring the library's text, and the glossary, into the cells that show them."""
+    from . import glossary, inline_code
 
     console = Console(highlight=False, soft_wrap=True)
     for path in notebooks.find(chapters or (), ("chapters", "solutions")):
         notebook = notebooks.read(path)
         try:
             changed = inline_code.sync(notebook)
-        except inline_code.InlineCodeError as error:
+            changed += glossary.sync(notebook, notebooks.find())
+        except ValueError as error:
             raise Refused(f"{path.name}: {error}") from None
         for old, new in changed:
             console.print(Text(difference(old, new, path.name)))
@@ -106,8 +107,15 @@ def sync(chapters: Chapters = None):
 
 
 @app.command()
-def exercises(chapters: Chapters = None):
+def exercises(
+    chapters: Chapters = None,
+    show: Annotated[
+        bool, typer.Option("--list", help="Show points and minutes; make nothing.")
+    ] = False,
+):
     """Make exercises/ from solutions/: without the answers and the hidden tests."""
+    if show:
+        return _list_exercises(notebooks.find(chapters or (), ("exercises",)))
     try:
         from . import exercises as made
     except ModuleNotFoundError as error:
@@ -115,6 +123,38 @@ def exercises(chapters: Chapters = None):
     for path in notebooks.find(chapters or (), ("solutions",)):
         state = "written" if made.generate(path) else "unchanged"
         print(f"exercises/{path.name}: {state}")
+
+
+def _list_exercises(paths):
+    from . import catalogue
+
+    table = Table("exercise", "title", "kind", "points", "minutes")
+    for cells in catalogue.rows([(p.stem, notebooks.read(p)) for p in paths]):
+        ends = cells[1].startswith("all of ")
+        table.add_row(*cells, style="bold" if ends else "", end_section=ends)
+    Console().print(table)
+
+
+@app.command()
+def assign(
+    chapters: Annotated[list[str], typer.Argument(help="Such as 05 06.")],
+    to: Annotated[Path, typer.Option(help="Folder for release/ and solutions/.")],
+    seed: Annotated[
+        int, typer.Option(min=0, help="Varies the exercises; 0: as in public.")
+    ] = 0,
+):
+    """Make an assignment: what students get, and what you grade with."""
+    try:
+        from . import assign as made
+    except ModuleNotFoundError as error:
+        raise Refused(f"{error.name} is not installed. {INSTRUCTOR}") from None
+    table = Table("exercise", "what is varied", title=f"Only for you: seed {seed}")
+    for path in notebooks.find(chapters, ("solutions",)):
+        for name, varied in made.assign(path, seed, to):
+            table.add_row(name, varied)
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(table)
+    console.print(f"Students get {to}/release. Grade with --solutions {to}/solutions.")
 
 
 @app.command()
@@ -137,6 +177,7 @@ def grade(
     jobs: Annotated[int, typer.Option(min=1, help="Notebooks at the same time.")] = 1,
 ):
     """Grade a folder of notebooks, each in a process of its own."""
+    _ready()
     try:
         from . import grading
     except ModuleNotFoundError as error:
@@ -160,7 +201,7 @@ def _grade_all(grading, todo, one, jobs, csv_file, feedback):
     console, grades, table = Console(highlight=False), [], Table(*grading.COLUMNS)
     with ThreadPoolExecutor(jobs) as pool, _progress("notebooks", console) as bar:
         task = bar.add_task("", total=len(todo))
-        for done in pool.map(one, todo):
+        for done in _as_long_as_wanted(pool.map(one, todo), grading):
             grades.append(done)
             *texts, remarks = grading.cells_of(done)
             table.add_row(*map(Text, [*texts, remarks[:120]]))
@@ -170,6 +211,15 @@ def _grade_all(grading, todo, one, jobs, csv_file, feedback):
             if feedback is not None:
                 grading.write_feedback(feedback, done)
     console.print(table)
+
+
+def _as_long_as_wanted(results, grading):
+    """What is under way ends at once where this is interrupted."""
+    try:
+        yield from results
+    except BaseException:
+        grading.STOPPED.set()
+        raise
 
 
 @app.command()
@@ -229,6 +279,7 @@ def wheelhouse(
 @app.command()
 def lab():
     """Open the course in JupyterLab, at chapter 00."""
+    _ready()
     start = notebooks.repository() / "chapters" / "00_start.ipynb"
     try:
         os.execv(sys.executable, [sys.executable, "-m", "jupyterlab", str(start)])
@@ -237,13 +288,56 @@ def lab():
 
 
 @app.command()
-def doctor():
+def doctor(
+    prove: Annotated[
+        bool, typer.Option("--prove", help="Run the course's paths on the GPUs here.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Write the report of --prove there.")
+    ] = None,
+    backend: Annotated[
+        Backend | None, typer.Option(help="Rehearse --prove on the CPU: sim, gloo.")
+    ] = None,
+    ranks: Annotated[str, typer.Option(help="Ranks of a rehearsal.")] = "2,4",
+):
     """Say what this machine has, what is missing and how to get it."""
+    if prove:
+        return _prove(out, backend, ranks)
+    if out or backend:
+        raise Refused("--out and --backend are options of --prove.")
     from . import doctor as checks
 
     findings = checks.examine()
     Console().print(checks.table(findings))
     if not checks.can_run(findings):
+        raise typer.Exit(1)
+
+
+def _prove(out, backend, ranks):
+    _ready()
+    from . import prove as proving
+
+    if out is not None and not out.absolute().parent.is_dir():
+        raise Refused(f"There is no folder {out.parent} for {out.name}.")
+    rehearse = backend if backend in (Backend.sim, Backend.gloo) else None
+    try:
+        plan = proving.plan(rehearse, ranks)
+    except ValueError as error:
+        raise Refused(error) from None
+    if not plan:
+        raise Refused(proving.NOTHING)
+    proofs, console = [], Console(highlight=False, soft_wrap=True)
+    with _progress("paths", console) as bar:
+        task = bar.add_task("", total=len(plan))
+        for name, prove in plan:
+            bar.update(task, description=name)
+            proofs.append(prove())
+            bar.advance(task)
+    report = proving.report(proofs, rehearse)
+    console.print(Text(report))
+    if out is not None:
+        out.write_text(report, encoding="utf-8")
+    if any(proof.state == proving.FAILED for proof in proofs):
         raise typer.Exit(1)
 
 
@@ -261,6 +355,7 @@ def bench(
     ] = None,
 ):
     """Measure all-reduces, start-up, simulator and training on this machine."""
+    _ready()
     measuring, *training = _benches()
     try:
         plan = measuring.plan(sizes, ranks, quick)
@@ -348,7 +443,17 @@ def _cells(count):
     return "1 cell" if count == 1 else f"{count} cells"
 
 
+def _ready():
+    """Refused, in a sentence, where the course cannot run."""
+    from .doctor import obstacle
+
+    text = obstacle()
+    if text:
+        raise Refused(text)
+
+
 def _execution():
+    _ready()
     try:
         from . import execution
     except ModuleNotFoundError as error:

@@ -30,12 +30,19 @@ def digits(dtype=torch.float32):
     the test part of the UCI set, as scikit-learn ships it.
     """
     pixels, labels = _table()
-    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
-    images = torch.tensor(pixels / 16, dtype=dtype).view(-1, 1, 8, 8)[order]
-    labels = torch.tensor(labels, dtype=torch.int64)[order]
+    with torch.device("cpu"):  # so that a GPU has the same order
+        order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
+        images = torch.tensor(pixels / 16, dtype=dtype).view(-1, 1, 8, 8)[order]
+        labels = torch.tensor(labels, dtype=torch.int64)[order]
+    images, labels = _placed(images, labels)
     return Examples(images[:1437], labels[:1437]), Examples(
         images[1437:], labels[1437:]
     )
+
+
+def _placed(*tensors):
+    """The tensors, where new ones would be."""
+    return [tensor.to(torch.get_default_device()) for tensor in tensors]
 
 
 def _table():
@@ -75,7 +82,12 @@ def shapes(N, S=32, seed=0, noise=0.3, dtype=torch.float32):
     Both are equally bright, so a pixel alone does not tell them apart.  The square
     may cover the disc.  Every call and every rank has the same for a seed.
     """
-    made = torch.Generator().manual_seed(seed)
+    with torch.device("cpu"):  # so that a GPU has the same
+        images, masks = _drawn(N, S, torch.Generator().manual_seed(seed), noise)
+    return Segments(*_placed(images[:, None].to(dtype), masks))
+
+
+def _drawn(N, S, made, noise):
     rows, columns = torch.meshgrid(torch.arange(S), torch.arange(S), indexing="ij")
     masks = torch.zeros(N, S, S, dtype=torch.int64)
     places = 0.2 + 0.6 * torch.rand(N, 2, 2, generator=made)  # parts of S
@@ -86,4 +98,4 @@ def shapes(N, S=32, seed=0, noise=0.3, dtype=torch.float32):
         mask[(rows - y) ** 2 + (columns - x) ** 2 <= radius**2] = 1
         mask[((rows - v).abs() <= half) & ((columns - u).abs() <= half)] = 2
     images = 0.2 + 0.6 * (masks > 0) + noise * torch.randn(N, S, S, generator=made)
-    return Segments(images[:, None].to(dtype), masks)
+    return images, masks

@@ -12,6 +12,13 @@ from dataclasses import dataclass
 
 PYTHON = (3, 11)
 TORCH = (2, 11)
+PACKAGES = {  # as they are imported, and as they are installed
+    "numpy": "numpy",
+    "matplotlib": "matplotlib",
+    "ipywidgets": "ipywidgets",
+    "sklearn": "scikit-learn",
+    "cloudpickle": "cloudpickle",
+}
 GB = 1e9
 
 
@@ -35,6 +42,7 @@ def examine():
         python(),
         machine(),
         *torch(),
+        packages(),
         *gpus(),
         auto(),
         scratch(),
@@ -46,6 +54,14 @@ def examine():
 def can_run(findings):
     """Whether the course runs on a machine with these findings."""
     return all(finding.state != "missing" for finding in findings)
+
+
+def obstacle():
+    """Why the course cannot run here, in one sentence or two; "" where it can."""
+    for finding in (python(), *torch(), packages(), scratch()):
+        if finding.state == "missing":
+            return f"{finding.topic}: {finding.value}. {finding.advice}"
+    return ""
 
 
 def python():
@@ -71,7 +87,7 @@ def torch():
     """Findings about torch and its backends."""
     module = _torch()
     if module is None:
-        return [Finding("torch", "not installed", "missing", "pip install torch")]
+        return [_no_torch()]
     version = module.__version__
     numbers = tuple(int(part) for part in version.split(".")[:2])
     build = module.version.cuda
@@ -79,20 +95,57 @@ def torch():
     if numbers < TORCH:
         advice = f"Install torch {TORCH[0]}.{TORCH[1]} or newer."
         return [Finding("torch", value, "missing", advice)]
+    if not module.distributed.is_available():
+        advice = "Install a torch that was built with torch.distributed."
+        return [Finding("torch", f"{value}, not distributed", "missing", advice)]
     return [Finding("torch", value), gloo(module), nccl(module)]
+
+
+def _no_torch():
+    """torch is not installed, or it is there and cannot be imported."""
+    try:
+        importlib.import_module("torch").__version__  # noqa: B018
+        importlib.import_module("torch.distributed")
+    except ModuleNotFoundError as error:
+        if error.name == "torch":
+            return Finding("torch", "not installed", "missing", "pip install torch")
+        value = _sentence(error)
+    except Exception as error:  # whatever a broken wheel raises
+        value = _sentence(error)
+    else:
+        value = "not installed"  # it is there now
+    where = getattr(importlib.util.find_spec("torch"), "origin", None)
+    value = f"{where or 'it'} cannot be imported: {value}"
+    advice = "Install it again: pip install --force-reinstall torch"
+    return Finding("torch", value, "missing", advice)
+
+
+def _sentence(error):
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def packages():
+    """Whether all other packages that the course imports are there."""
+    lacking = [name for name in PACKAGES if not _has(name)]
+    if lacking:
+        names = " ".join(PACKAGES[name] for name in lacking)
+        value = "without " + ", ".join(lacking)
+        return Finding("packages", value, "missing", f"pip install {names}")
+    return Finding("packages", "all there")
 
 
 def gloo(module):
     """Whether ranks can be processes."""
-    if module.distributed.is_available() and module.distributed.is_gloo_available():
+    if module.distributed.is_gloo_available():
         return Finding("Gloo", "available")
-    advice = "Only the simulator works: install a torch built with distributed."
+    advice = "Only the simulator works: install a torch built with Gloo."
     return Finding("Gloo", "not in this torch", "note", advice)
 
 
 def nccl(module):
     """Whether ranks can have a GPU each."""
-    if module.distributed.is_available() and module.distributed.is_nccl_available():
+    if module.distributed.is_nccl_available():
         return Finding("NCCL", "available")
     return Finding("NCCL", "not in this torch", "note", "Needed only for GPUs.")
 
@@ -158,13 +211,13 @@ def auto():
 
 def scratch():
     """Whether a file can be written where processes exchange what they share."""
-    folder = tempfile.gettempdir()
     try:
+        folder = tempfile.gettempdir()
         with tempfile.NamedTemporaryFile(dir=folder) as file:
             file.write(b"d2lpar")
     except OSError as error:
         advice = "Set TMPDIR to a folder that you may write to."
-        return Finding("temporary files", str(error), "missing", advice)
+        return Finding("temporary files", error.strerror, "missing", advice)
     free = shutil.disk_usage(folder).free
     return Finding("temporary files", f"{folder}, {free / GB:.0f} GB free")
 
@@ -202,13 +255,19 @@ def table(findings):
 
 
 def _has(name):
-    return importlib.util.find_spec(name) is not None
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):  # somebody keeps it from being found
+        return False
 
 
 def _torch():
+    """The module, or None where it cannot be imported."""
     try:
         import torch
         import torch.distributed
-    except (ImportError, OSError):
+
+        torch.__version__  # noqa: B018, a folder of that name has none
+    except Exception:  # whatever a broken wheel raises
         return None
     return torch

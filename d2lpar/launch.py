@@ -24,7 +24,8 @@ _defaults = {"world_size": 4, "backend": "sim", "cluster": None, "device": None}
 def defaults(world_size=None, backend=None, cluster=None, device=None):
     """Later runs use these where they do not say otherwise; None changes nothing.
 
-    The environment variables D2LPAR_BACKEND and D2LPAR_RANKS override them.
+    The environment variables D2LPAR_BACKEND and D2LPAR_RANKS override them.  In a
+    notebook that names several ranks, torch is loaded in the background for processes.
     Raises ValueError or TypeError for what no run could use.
     """
     given = {
@@ -36,10 +37,10 @@ def defaults(world_size=None, backend=None, cluster=None, device=None):
     _defaults.update(
         {name: value for name, value in given.items() if value is not None}
     )
-    if backend in ("gloo", "auto"):
+    if backend in ("gloo", "auto") or (_in_notebook() and world_size not in (None, 1)):
         from .backends import processes
 
-        processes.warm()  # the first run need not wait for it
+        processes.warm()  # the first run on processes need not wait for it
 
 
 def run(
@@ -290,13 +291,17 @@ def _progress():
             line.stop()
 
 
+def _in_notebook():
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return getattr(shell, "kernel", None) is not None
+
+
 class _Line:
     """One line that changes: in a notebook's cell, on a terminal, else nowhere."""
 
     def __init__(self):
-        shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
         self._cell = self._status = None
-        if getattr(shell, "kernel", None) is not None:
+        if _in_notebook():
             from IPython.display import display
 
             self._cell = display({"text/plain": ""}, raw=True, display_id=True)

@@ -36,7 +36,15 @@ LANGUAGE = {
     "name": "python",
     "pygments_lexer": "ipython3",
 }
-KEPT_CELL_METADATA = ("alt", "deletable", "editable", "jupyter", "nbgrader", "tags")
+KEPT_CELL_METADATA = (
+    "alt",
+    "d2lpar",
+    "deletable",
+    "editable",
+    "jupyter",
+    "nbgrader",
+    "tags",
+)
 WIDGET = "application/vnd.jupyter.widget-view+json"
 WIDGET_TEXT = "A widget: run this cell to move its controls."
 ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")

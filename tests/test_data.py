@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 import d2lpar
 from d2lpar.data import digits, shapes
@@ -100,3 +101,25 @@ def test_shapes_are_the_same_on_every_rank_and_others_for_a_seed():
     noisy, plain = shapes(3, 16), shapes(3, 16, noise=0.0)
     assert 0.2 < (noisy.images - plain.images).std() < 0.4
     assert torch.equal(noisy.masks, plain.masks)
+
+
+class AsOnAGPU(TorchFunctionMode):
+    """Where new tensors go to a GPU, a generator of the CPU is refused."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if kwargs.get("generator") is not None and kwargs.get("device") is None:
+            raise RuntimeError("Expected a 'cuda' device type for generator")
+        return func(*args, **kwargs)
+
+
+def test_a_rank_with_a_gpu_can_draw():
+    with AsOnAGPU():
+        assert len(digits()[0]) == 1437
+        assert len(shapes(2)) == 2
+
+
+def test_data_are_where_new_tensors_are():
+    with torch.device("meta"):
+        tensors = [*digits()[1], *shapes(2, 8)]
+    assert {x.device.type for x in tensors} == {"meta"}

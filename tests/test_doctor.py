@@ -62,7 +62,7 @@ def test_without_torch_the_course_cannot_run(machine):
     machine(None)
     findings = doctor.examine()
     assert not doctor.can_run(findings)
-    assert by_topic(findings)["torch"].advice == "pip install torch"
+    assert "pip install" in by_topic(findings)["torch"].advice
 
 
 @pytest.mark.parametrize(

@@ -21,9 +21,9 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 LAYERS = """
 __main__
 cli
-execution bench_overlap bench_sharding bench_tensor_parallel bench_pipeline
-inline_code doctor exercises grading grading_worker bench badges wheelhouse \
-    script
+execution prove bench_overlap bench_sharding bench_tensor_parallel bench_pipeline
+inline_code glossary doctor exercises grading grading_worker bench badges wheelhouse \
+    script assign catalogue grading_limits
 notebooks d2l_loader
 __init__
 checks

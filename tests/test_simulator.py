@@ -408,6 +408,19 @@ def on_meta():
     return x.device.type
 
 
+def adam_on_meta():
+    layer = torch.nn.Linear(3, 3)
+    optimizer = torch.optim.AdamW(layer.parameters())
+    for _ in range(2):
+        layer(torch.ones(2, 3)).sum().backward()
+        optimizer.step()
+    return [int(state["step"]) for state in optimizer.state.values()]
+
+
+def test_adam_steps_on_meta_tensors():  # with torch 2.11 it could not
+    assert sim(adam_on_meta, n=1, device="meta").results == [[2, 2]]
+
+
 def test_meta_tensors_cost_time_and_bytes_but_no_memory():
     run = sim(on_meta, n=2, device="meta")
     assert run.results == ["meta", "meta"]

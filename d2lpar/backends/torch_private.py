@@ -140,11 +140,13 @@ def isolated_ranks():
 def watch_calls():
     """Inside, batches of messages and freed storages are seen by the engine."""
     batch, resize = dist.batch_isend_irecv, torch.UntypedStorage.resize_
+    init = torch.optim.Adam._init_group
     group, pickle = dist.new_group, (c10d._pickler, c10d._unpickler)
     c10d._pickler, c10d._unpickler = cloudpickle.Pickler, ship.Unpacker
     dist.batch_isend_irecv = c10d.batch_isend_irecv = _batched(batch)
     dist.new_group = c10d.new_group = _of_this_world(group)
     torch.UntypedStorage.resize_ = _watched_resize(resize)
+    torch.optim.Adam._init_group = _counting_on_host(init)
     try:
         yield
     finally:
@@ -152,6 +154,7 @@ def watch_calls():
         dist.new_group = c10d.new_group = group
         c10d._pickler, c10d._unpickler = pickle
         torch.UntypedStorage.resize_ = resize
+        torch.optim.Adam._init_group = init
 
 
 def _batched(original):
@@ -181,6 +184,20 @@ def _of_this_world(original):
             return original(ranks, timeout, None, *more, **options)
 
     return new_group
+
+
+def _counting_on_host(original):
+    """Adam reads the number of its step, which a tensor on "meta" does not have.
+
+    torch 2.13 keeps it on the CPU; older ones where new tensors go.
+    """
+
+    @functools.wraps(original)
+    def _init_group(self, *args, **kwargs):
+        with torch.device("cpu"):
+            return original(self, *args, **kwargs)
+
+    return _init_group
 
 
 def _watched_resize(original):

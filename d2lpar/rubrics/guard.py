@@ -16,13 +16,13 @@ def replaced():
     """Names of functions in d2lpar and torch whose code was written elsewhere."""
     return [
         f"{where}.{name}"
-        for where, space in _spaces()
+        for where, space in spaces()
         for name, value in list(space.items())
         if type(value) is FunctionType and _foreign(value)
     ]
 
 
-def _spaces():
+def spaces():
     """The namespaces that are looked at: modules, and the classes of d2lpar."""
     for name, module in list(sys.modules.items()):
         ours = name.split(".")[0] == "d2lpar"
