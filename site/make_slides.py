@@ -107,6 +107,7 @@ def copy_reveal(folder):
     """`folder` holds what the decks need of reveal.js; other themes fetch fonts."""
     import sphinx_revealjs
 
+    shutil.rmtree(folder, ignore_errors=True)
     reveal = Path(sphinx_revealjs.__file__).parent / "_static" / "revealjs"
     for part in ("dist/reveal.js", "dist/reveal.css", "dist/theme/white.css"):
         (folder / part).parent.mkdir(parents=True, exist_ok=True)

@@ -244,3 +244,12 @@ def test_what_a_page_loads_from_elsewhere_is_found(text):
 def test_links_and_local_files_are_no_loads():
     page = '<a href="https://x.org">x</a><img src="a.png"><link href="_static/x.css">'
     assert offline.loads(page + "url(data:image/png;base64,AA//BB)") == []
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+def test_tables_of_a_chapter_have_a_head_over_every_column(path):
+    for cell in notebooks.read(path)["cells"]:
+        if cell["cell_type"] == "markdown":
+            for head, *rows in glossary.tables(cell["source"]):
+                assert "" not in head
+                assert {len(row) for row in rows} <= {len(head)}
