@@ -22,7 +22,8 @@ LAYERS = """
 __main__
 cli
 execution bench_overlap bench_sharding bench_tensor_parallel bench_pipeline
-inline_code doctor exercises grading grading_worker bench
+grading_worker assign
+inline_code doctor exercises grading bench catalogue grading_limits
 notebooks d2l_loader
 __init__
 checks
