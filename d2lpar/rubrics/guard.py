@@ -18,7 +18,7 @@ def replaced():
         f"{where}.{name}"
         for where, space in spaces()
         for name, value in list(space.items())
-        if type(value) is FunctionType and _foreign(value)
+        if type(value) is FunctionType and foreign(value)
     ]
 
 
@@ -35,7 +35,8 @@ def spaces():
     yield "torch.Tensor", vars(torch.Tensor)
 
 
-def _foreign(function):
+def foreign(function):
+    """Was its code written in a notebook, or elsewhere outside of what is installed?"""
     file = function.__code__.co_filename
     if file.startswith("<"):
         return file.startswith("<ipython")  # a cell; the others are generated code
