@@ -8,7 +8,9 @@ from types import FunctionType
 import torch
 
 _TRUSTED = ("torch.distributed", "torch.distributed.distributed_c10d", "torch")
-_PLACES = {dirname(dirname(dirname(__file__))) + "/d2lpar", dirname(torch.__file__)}
+# This package, and what is installed: torch may be in a folder of its own.
+_PLACES = {dirname(dirname(dirname(__file__))) + "/d2lpar"}
+_PLACES |= {dirname(dirname(torch.__file__))}
 _PLACES |= {sysconfig.get_path(key) for key in ("stdlib", "purelib", "platlib")}
 
 
