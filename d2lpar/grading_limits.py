@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 
 from . import checks
-from .rubrics.guard import replaced, spaces
+from .rubrics.guard import foreign, replaced, spaces
 
 PROGRAMS = {"subprocess.Popen", "os.system", "os.exec", "os.spawn", "os.posix_spawn"}
 PROGRAMS |= {"os.fork", "os.forkpty", "pty.spawn"}
@@ -126,7 +126,7 @@ class Snapshot:
             if _other(vars(each), parts) is not None:
                 return f"the check of {getattr(each, 'name', None) or each.label}"
         for name, space, parts in self._modules:
-            key = _other(space, parts)
+            key = _other(space, parts, patched=name.startswith("torch"))
             if key is not None:
                 return f"{name}.{key}"
         return next(iter(replaced()), None)
@@ -155,9 +155,16 @@ def _inside(value):
     return list(value) if isinstance(value, list) else None
 
 
-def _other(space, parts):
+def _other(space, parts, patched=False):
+    """The first name with another value.
+
+    Where torch is `patched`, by itself or by the simulator, functions of installed
+    packages may have changed places.
+    """
     for key, (value, inside) in parts.items():
         now = space.get(key)
+        if patched and type(now) is types.FunctionType and not foreign(now):
+            continue
         if now is not value:
             return key
         if inside is not None:

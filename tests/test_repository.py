@@ -22,8 +22,9 @@ LAYERS = """
 __main__
 cli
 execution prove bench_overlap bench_sharding bench_tensor_parallel bench_pipeline
-inline_code glossary doctor exercises grading grading_worker bench badges wheelhouse \
-    script assign catalogue grading_limits
+grading_worker assign
+inline_code glossary doctor exercises grading bench badges wheelhouse script \
+    catalogue grading_limits
 notebooks d2l_loader
 __init__
 checks

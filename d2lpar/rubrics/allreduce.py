@@ -310,6 +310,7 @@ def max_cases(rng):
 
 
 def in_words(values):
+    """The first of some whole numbers, in a line."""
     text = ", ".join(map(_short, values[:8]))
     return text + ", ..." * (len(values) > 8)
 

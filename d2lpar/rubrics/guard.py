@@ -8,7 +8,9 @@ from types import FunctionType
 import torch
 
 _TRUSTED = ("torch.distributed", "torch.distributed.distributed_c10d", "torch")
-_PLACES = {dirname(dirname(dirname(__file__))) + "/d2lpar", dirname(torch.__file__)}
+# This package, and what is installed: torch may be in a folder of its own.
+_PLACES = {dirname(dirname(dirname(__file__))) + "/d2lpar"}
+_PLACES |= {dirname(dirname(torch.__file__))}
 _PLACES |= {sysconfig.get_path(key) for key in ("stdlib", "purelib", "platlib")}
 
 
@@ -18,7 +20,7 @@ def replaced():
         f"{where}.{name}"
         for where, space in spaces()
         for name, value in list(space.items())
-        if type(value) is FunctionType and _foreign(value)
+        if type(value) is FunctionType and foreign(value)
     ]
 
 
@@ -35,7 +37,8 @@ def spaces():
     yield "torch.Tensor", vars(torch.Tensor)
 
 
-def _foreign(function):
+def foreign(function):
+    """Was its code written in a notebook, or elsewhere outside of what is installed?"""
     file = function.__code__.co_filename
     if file.startswith("<"):
         return file.startswith("<ipython")  # a cell; the others are generated code
