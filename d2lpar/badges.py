@@ -14,7 +14,6 @@ GITHUB = "https://github.com"
 OWNER = r"[A-Za-z0-9](?:-?[A-Za-z0-9]){0,38}"
 NAME = r"(?!\.+$)[A-Za-z0-9._-]{1,100}(?<!\.git)"
 BADGES = re.compile(r"^\[!\[Open in Colab\].*\n\n?", re.MULTILINE)
-BADGE = re.compile(r"\[!\[(Open in \w+)\]\([^)]*\)\]")
 
 
 def stamp(repo, branch="main", root=None):
@@ -40,11 +39,6 @@ def stamp(repo, branch="main", root=None):
             if _stamp_notebook(path, f"{where}/{opened}/{path.name}", address):
                 changed.append(path)
     return changed
-
-
-def in_words(text):
-    """`text` without the badges' pictures, which come from other hosts; links stay."""
-    return BADGE.sub(r"[\1]", text)
 
 
 def _check(repo, branch):

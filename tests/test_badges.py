@@ -92,15 +92,6 @@ def test_a_name_that_cannot_be_gets_a_sentence(clone, words, sentence):
     assert texts(clone) == before
 
 
-def test_a_page_that_asks_no_other_host_has_the_words(clone):
-    badges.stamp("ada/course")
-    text = (clone / "README.md").read_text()
-    line = next(x for x in text.splitlines() if x.startswith("[![Open"))
-    assert re.fullmatch(
-        r"\[Open in Colab\]\(\S+\) \[Open in Kaggle\]\(\S+\)", badges.in_words(line)
-    )
-
-
 def test_nothing_is_stamped_here():
     if notebooks.ADDRESS != "d2lpar":
         pytest.skip(f"this clone is stamped: {notebooks.ADDRESS}")
