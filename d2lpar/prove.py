@@ -450,6 +450,8 @@ def prove(name, go, world):
     """The Proof of one path in one world; no error leaves it."""
     start = time.perf_counter()
     try:
+        if world.backend == "nccl" and not dist.is_nccl_available():
+            raise Skipped("this torch has no NCCL")
         if world.used:
             torch.ones(1, device="cuda").item()
         state, remark = PASSED, go(world)
@@ -474,10 +476,10 @@ def verdict(proofs, rehearsed=None):
     text = f"{count[PASSED]} of {tried} paths passed, {count[SKIPPED]} were skipped."
     if rehearsed is not None:
         return f"A rehearsal on the CPU, which proves nothing about GPUs: {text}"
-    gpus = max(proof.world.n for proof in proofs if proof.world.backend == "nccl")
-    if gpus == 1:
-        return f"One GPU: {text} NCCL between GPUs needs two, and is not proven."
-    return f"NCCL on up to {gpus} GPUs: {text}"
+    done = [p.world.n for p in proofs if (p.world.backend, p.state) == ("nccl", PASSED)]
+    if max(done, default=0) < 2:
+        return f"{text} NCCL between GPUs is not proven: that needs two of them."
+    return f"NCCL on up to {max(done)} GPUs: {text}"
 
 
 def report(proofs, rehearsed=None):
