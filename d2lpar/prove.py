@@ -25,6 +25,7 @@ import torch.distributed as dist
 from torch import nn
 
 from . import allreduce, bench, doctor, launch, scatter, schedule
+from .data import digits
 from .errors import RankError
 from .messages import exchange
 from .overlap import OverlappedDDP
@@ -131,6 +132,15 @@ def send_in_a_ring():
         exchange(mine, right, incoming, left)
         mine, incoming = incoming, mine
         expect(mine, torch.full((1000,), float((r - k) % n)), f"hop {k}")
+
+
+def meet(x):
+    """What the caller has made, what the rank makes and the digits are together."""
+    images, labels = digits()[0]
+    y = torch.ones(5)
+    expect(x + y, [2.0] * 5, "the caller's ones and the rank's")
+    if not x.device == y.device == images.device == labels.device:
+        raise Wrong(f"{x.device}, {y.device} and {images.device} are not one device")
 
 
 def native_sums():
@@ -415,6 +425,7 @@ def bandwidth(world):
 
 
 PATHS = {
+    "tensors of the caller and of the rank": path(meet, torch.ones(5)),
     "send, recv and exchange in a ring": path(send_in_a_ring),
     "native all_reduce and reduce": path(native_sums),
     "native broadcast to all_to_all": path(native_moves),
