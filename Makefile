@@ -7,10 +7,15 @@
 #   make bench    measure the all-reduces, the start-up and the simulator
 #   make sync     bring the library's code back into the cells that show it
 #   make exercises  make exercises/ from solutions/, without answers
+#   make wheelhouse  a folder of wheels for machines without a network
+#   make site     build/site: the executed course as web pages, from its outputs
+#   make slides   build/slides: a deck per chapter
+#   make browse   open every page of both in Chromium; none may ask another host
 #   make colab    try the course with Colab's versions; needs Python 3.13
 #
-# CHAPTERS="04" limits run, execute, sync and colab to some chapters.  BENCH="--quick" and
-# other options are for bench.
+# CHAPTERS="04" limits run, execute, sync, slides and colab to some chapters.
+# BENCH="--quick" and other options are for bench.  OFFLINE=1 installs from the folder
+# wheelhouse/ alone; WHEELHOUSE_TORCH=1 puts torch into that folder, too.
 
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
@@ -18,12 +23,15 @@ JUPYTER_FLAGS ?=
 CHAPTERS ?=
 BENCH ?=
 WORKERS ?= 3
+OFFLINE ?=
+WHEELHOUSE_TORCH ?=
 
 BIN := .venv/bin
 STAMP := .venv/installed
 COLAB := .venv/colab
 COLAB_PYTHON ?= python3.13
 GRADER := .venv/grader
+SITE := .venv/site
 NOTEBOOKS = $(wildcard chapters/*.ipynb solutions/*.ipynb)
 PYTEST = $(BIN)/python -m pytest -q
 NBVAL = --nbval-current-env --nbval-cell-timeout=120
@@ -34,9 +42,15 @@ PIP = $(BIN)/pip install --no-compile
 # and pytest would spend seconds on its grammar. Those who import it do without.
 SLIM = @$(BIN)/pip uninstall -q -y rfc3987-syntax
 
+ifneq ($(OFFLINE),)
+export PIP_NO_INDEX := 1
+export PIP_FIND_LINKS := $(CURDIR)/wheelhouse
+endif
+
 PLAIN = env -u D2LPAR_BACKEND -u D2LPAR_RANKS D2LPAR_PROGRESS=0
 
-.PHONY: run lab test bench execute sync exercises colab setup
+.PHONY: run lab test bench execute sync exercises setup
+.PHONY: wheelhouse site slides browse colab
 .DEFAULT_GOAL := run
 
 run: setup
@@ -56,6 +70,26 @@ sync: setup
 
 exercises: setup $(GRADER)
 	@$(BIN)/python -m d2lpar exercises $(CHAPTERS)
+
+wheelhouse: setup
+	@$(BIN)/python -m d2lpar wheelhouse $(if $(WHEELHOUSE_TORCH),--torch "$(TORCH)")
+
+# Warnings are errors: a link that leads nowhere ends the build.
+site: setup $(SITE)
+	@$(BIN)/python site/collect.py build/pages
+	@$(BIN)/python -m sphinx -W --keep-going -q -j auto -c site build/pages build/site
+	@$(BIN)/python site/offline.py build/site
+	@echo "build/site/index.html"
+
+slides: setup $(SITE)
+	@mkdir -p build/slides
+	@$(BIN)/python site/make_slides.py build/slides $(CHAPTERS)
+	@$(BIN)/python site/offline.py build/slides
+
+browse: $(SITE)
+	@$(PIP) -q selenium
+	@$(BIN)/python site/browse.py build/site
+	@test ! -d build/slides || $(BIN)/python site/browse.py build/slides
 
 # Many tests wait, so there are more workers than most machines have cores to spare.
 # Tests that measure time run by themselves.  The last lines are pytest's own.
@@ -107,6 +141,11 @@ $(STAMP): pyproject.toml
 # nbgrader puts a menu of its own into JupyterLab, which only instructors want.
 $(GRADER): $(STAMP)
 	$(PIP) -q -c .venv/keep.txt -e ".[instructor]"
+	$(SLIM)
+	@touch $@
+
+$(SITE): $(STAMP)
+	$(PIP) -q -c .venv/keep.txt -e ".[site]"
 	$(SLIM)
 	@touch $@
 

@@ -37,6 +37,10 @@ CHAPTERS = {
 # likely mistake then; the tests of the checks want to see it.
 STRICT = False
 
+# Whether real processes are asked for, too, where the way to a right outcome is not the
+# right one.  A grader wants to know that the outcome was really sent.
+THOROUGH = False
+
 
 def check(name, function, hint=False, seed=0):
     """A `Report` on `function` as the answer to exercise `name`, such as "06.1".
@@ -54,16 +58,33 @@ def check(name, function, hint=False, seed=0):
     if any(isinstance(a.cause, NotImplementedError) for a in attempts):
         return Report(exercise.name, exercise.title, done=False)
     failing = [attempt for attempt in attempts if _fails(attempt, exercise)]
-    tried = [] if failing else _on_processes(exercise, function, cases)
+    right = len(attempts) == len(cases) and all(attempt.right for attempt in attempts)
+    ask = right if THOROUGH else not failing
+    tried = _on_processes(exercise, function, cases) if ask else []
     rows = [_outcome_row(attempts, cases)]
     rows += [_row(requirement, attempts) for requirement in exercise.requirements]
     rows += [_processes_row(tried)] * bool(tried)
     rows += [_foreign_row(name) for name in replaced()[:1]]
     report = Report(exercise.name, exercise.title, rows, hint=hint)
-    report.run = attempts[-1].run
+    report.run = attempts[-1].recorded or attempts[-1].run
     if not report.passed:
         _explain(report, exercise, *_mistake(exercise, attempts, failing, tried))
+        if exercise.public and _passes(exercise.public, function, seed):
+            report.rows.append(
+                Row("asked for", "the public one", "this", False, vital=True)
+            )
+            report.mistake, report.sentence = "public answer", exercise.differs
+            report.more = ""
     return report
+
+
+def _passes(exercise, function, seed):
+    """Does the function do what this exercise asks for, in the simulator?"""
+    for case in exercise.cases(np.random.default_rng(seed)):
+        attempt = exercise.attempt(function, case)
+        if attempt.error is not None or _fails(attempt, exercise):
+            return False
+    return True
 
 
 def exercises_of(chapter):
@@ -73,15 +94,27 @@ def exercises_of(chapter):
 
 
 def find(name):
-    """The Exercise of that name."""
+    """The Exercise of that name, or its variation of that name, such as "06.1b"."""
     chapter = str(name).partition(".")[0]
     exercises = exercises_of(chapter) if chapter in CHAPTERS else []
     for exercise in exercises:
         if exercise.name == name:
             return exercise
+        if str(name).startswith(exercise.name):
+            return _varied(exercise, name)
     known = ", ".join(exercise.name for exercise in exercises)
     known = known or f"in chapters {', '.join(CHAPTERS)}"
     raise ValueError(f"There is no exercise {name!r}: there are {known}.")
+
+
+def _varied(exercise, name):
+    """A variation of an exercise; ValueError where it has none of that name."""
+    variations = importlib.import_module(".rubrics.variations", __package__)
+    known = variations.names(exercise.name)
+    if name in known:
+        return variations.varied(exercise, name)
+    known = ", ".join(known) or "none"
+    raise ValueError(f"There is no variation {name!r} of {exercise.name}: {known}.")
 
 
 def _attempts(exercise, function, cases):
@@ -120,7 +153,7 @@ def _outcome_row(attempts, cases):
         f"right in {right} of {len(cases)} calls",
         f"all {len(cases)}",
         right == len(cases),
-        wrong.case.text if wrong else "",
+        wrong.case.call if wrong else "",
         vital=True,
     )
 
@@ -134,7 +167,7 @@ def _row(requirement, attempts):
     shown = failing[0] if failing else ended[-1]
     texts = requirement.texts(shown)
     return Row(
-        requirement.label, *texts, not failing, shown.case.text, requirement.vital
+        requirement.label, *texts, not failing, shown.case.call, requirement.vital
     )
 
 
@@ -146,7 +179,7 @@ def _processes_row(tried):
         f"right in {sum(attempt.right for attempt in tried)} of {len(tried)} calls",
         f"all {len(tried)}, on {sizes} ranks",
         wrong is None,
-        wrong.case.text if wrong else "",
+        wrong.case.call if wrong else "",
         vital=True,
     )
 
@@ -163,7 +196,7 @@ def _explain(report, exercise, mistake, shown):
     report.mistake, report.sentence = mistake.name, mistake.sentence
     report.more = mistake.more
     if shown is not None:
-        report.failing, report.run = shown.case.text, shown.run
+        report.failing, report.run = shown.case.call, shown.recorded or shown.run
         report.details = _details(shown, exercise)
 
 
@@ -179,7 +212,8 @@ def _details(attempt, exercise):
     for rank, wanted in enumerate(attempt.case.expected):
         came = attempt.came[rank]
         if not exercise.agrees(came, wanted, attempt.case):
-            who = f"rank {rank} " if attempt.case.n > 1 else ""
+            who = f"rank {attempt.case.rank(rank)} " if attempt.case.n > 1 else ""
+            came, wanted = (exercise.shows(x, attempt.case.n) for x in (came, wanted))
             lines = [f"came     {short(came)}", f"expected {short(wanted)}"]
             return [f"  {who}{line}" for line in lines]
     return []

@@ -1,4 +1,4 @@
-"""The commands: run, execute, sync, exercises, grade, lab, doctor and bench."""
+"""The commands: what a learner, an instructor and a contributor type."""
 
 import difflib
 import json
@@ -88,15 +88,16 @@ def execute(chapters: Chapters = None, timeout: Timeout = 120.0):
 
 @app.command()
 def sync(chapters: Chapters = None):
-    """Bring the library's text into the cells that show it."""
-    from . import inline_code
+    """Bring the library's text, and the glossary, into the cells that show them."""
+    from . import glossary, inline_code
 
     console = Console(highlight=False, soft_wrap=True)
     for path in notebooks.find(chapters or (), ("chapters", "solutions")):
         notebook = notebooks.read(path)
         try:
             changed = inline_code.sync(notebook)
-        except inline_code.InlineCodeError as error:
+            changed += glossary.sync(notebook, notebooks.find())
+        except ValueError as error:
             raise Refused(f"{path.name}: {error}") from None
         for old, new in changed:
             console.print(Text(difference(old, new, path.name)))
@@ -106,8 +107,15 @@ def sync(chapters: Chapters = None):
 
 
 @app.command()
-def exercises(chapters: Chapters = None):
+def exercises(
+    chapters: Chapters = None,
+    show: Annotated[
+        bool, typer.Option("--list", help="Show points and minutes; make nothing.")
+    ] = False,
+):
     """Make exercises/ from solutions/: without the answers and the hidden tests."""
+    if show:
+        return _list_exercises(notebooks.find(chapters or (), ("exercises",)))
     try:
         from . import exercises as made
     except ModuleNotFoundError as error:
@@ -115,6 +123,38 @@ def exercises(chapters: Chapters = None):
     for path in notebooks.find(chapters or (), ("solutions",)):
         state = "written" if made.generate(path) else "unchanged"
         print(f"exercises/{path.name}: {state}")
+
+
+def _list_exercises(paths):
+    from . import catalogue
+
+    table = Table("exercise", "title", "kind", "points", "minutes")
+    for cells in catalogue.rows([(p.stem, notebooks.read(p)) for p in paths]):
+        ends = cells[1].startswith("all of ")
+        table.add_row(*cells, style="bold" if ends else "", end_section=ends)
+    Console().print(table)
+
+
+@app.command()
+def assign(
+    chapters: Annotated[list[str], typer.Argument(help="Such as 05 06.")],
+    to: Annotated[Path, typer.Option(help="Folder for release/ and solutions/.")],
+    seed: Annotated[
+        int, typer.Option(min=0, help="Varies the exercises; 0: as in public.")
+    ] = 0,
+):
+    """Make an assignment: what students get, and what you grade with."""
+    try:
+        from . import assign as made
+    except ModuleNotFoundError as error:
+        raise Refused(f"{error.name} is not installed. {INSTRUCTOR}") from None
+    table = Table("exercise", "what is varied", title=f"Only for you: seed {seed}")
+    for path in notebooks.find(chapters, ("solutions",)):
+        for name, varied in made.assign(path, seed, to):
+            table.add_row(name, varied)
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(table)
+    console.print(f"Students get {to}/release. Grade with --solutions {to}/solutions.")
 
 
 @app.command()
@@ -161,7 +201,7 @@ def _grade_all(grading, todo, one, jobs, csv_file, feedback):
     console, grades, table = Console(highlight=False), [], Table(*grading.COLUMNS)
     with ThreadPoolExecutor(jobs) as pool, _progress("notebooks", console) as bar:
         task = bar.add_task("", total=len(todo))
-        for done in pool.map(one, todo):
+        for done in _as_long_as_wanted(pool.map(one, todo), grading):
             grades.append(done)
             *texts, remarks = grading.cells_of(done)
             table.add_row(*map(Text, [*texts, remarks[:120]]))
@@ -171,6 +211,69 @@ def _grade_all(grading, todo, one, jobs, csv_file, feedback):
             if feedback is not None:
                 grading.write_feedback(feedback, done)
     console.print(table)
+
+
+def _as_long_as_wanted(results, grading):
+    """What is under way ends at once where this is interrupted."""
+    try:
+        yield from results
+    except BaseException:
+        grading.STOPPED.set()
+        raise
+
+
+@app.command()
+def script(
+    chapter: Annotated[str, typer.Argument(help="Number, name or path.")],
+    to: Annotated[
+        Path | None, typer.Option(help="The file; in this folder otherwise.")
+    ] = None,
+):
+    """Write a chapter as a script for torchrun and Slurm."""
+    from . import script as scripts
+
+    [path] = notebooks.find([chapter])
+    to = to or Path(f"{path.stem}.py")
+    if not to.absolute().parent.is_dir():
+        raise Refused(f"There is no folder {to.parent} for {to.name}.")
+    notebook = notebooks.read(path)
+    text = scripts.script(notebook, path.stem)
+    to.write_text(text, encoding="utf-8", newline="\n")
+    print(f"torchrun --nproc-per-node {scripts.ranks(notebook)} {to}")
+
+
+@app.command()
+def badges(
+    repo: Annotated[str, typer.Option(help="Your fork on GitHub, as OWNER/NAME.")],
+    branch: Annotated[str, typer.Option(help="The branch that is opened.")] = "main",
+):
+    """Write Colab and Kaggle badges and the fork's address into this clone."""
+    from . import badges as stamps
+
+    try:
+        changed = stamps.stamp(repo, branch)
+    except ValueError as error:
+        raise Refused(error) from None
+    print(f"{len(changed)} files changed. Commit them and push.")
+
+
+@app.command()
+def wheelhouse(
+    to: Annotated[Path, typer.Option(help="The folder.")] = Path("wheelhouse"),
+    torch: Annotated[
+        str | None, typer.Option(help="Torch as well, such as torch==2.13.0.")
+    ] = None,
+):
+    """Fill a folder of wheels, to install the course where there is no network."""
+    from . import wheelhouse as house
+
+    try:
+        wheels = house.fill(to, notebooks.repository(), torch)
+    except RuntimeError as error:
+        raise Refused(error) from None
+    size = sum(path.stat().st_size for path in wheels) / 1e6
+    print(f"{to}: {len(wheels)} wheels, {size:.0f} MB. Copy it into the other clone,")
+    print("and type there: make run OFFLINE=1")
 
 
 @app.command()

@@ -7,13 +7,17 @@ This is no sandbox: grade the notebooks of strangers on a machine that may be th
 away.
 """
 
+import contextlib
 import csv
+import hashlib
+import hmac
 import json
 import os
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,8 +26,11 @@ import psutil
 
 from . import notebooks
 
+STOPPED = threading.Event()  # nothing more is to be graded
 LOOK = 0.1  # seconds between two looks at a submission's memory
 CELL = 120.0  # seconds that one cell may take
+OTHER = "it is of another assignment than the solutions: see --solutions"
+FORGED = "something else than the grader wrote into the grader's file"
 
 
 @dataclass
@@ -80,18 +87,26 @@ def grade(path, student, solutions, timeout=900.0, memory=8e9, seed=0):
     try:
         submitted = notebooks.read(path)
         result.notebook, steps = steps_of(submitted, solutions)
+        if _varied(submitted) != _varied(notebooks.read(_master(submitted, solutions))):
+            _add(result, OTHER)
     except (ValueError, KeyError, TypeError, OSError) as error:
         result.remarks.append(f"not graded: {error}")
         return result
     for step in steps:
         if step["kind"] == "check":
             result.points[step["exercise"]] = 0.0, step["points"]
+    secret = {str(Path(path).resolve().parent) for path in solutions} | _answers()
     job = {"steps": steps, "seed": seed, "cell": min(CELL, timeout), "memory": memory}
+    job["secret"] = sorted(secret)
     while True:
         lines, problem = _run(job, start + timeout - time.monotonic(), memory)
         for line in lines:
             _note(line, result)
         if problem is None:
+            break
+        if problem == FORGED:
+            result.points = {name: (0.0, of) for name, (_, of) in result.points.items()}
+            _add(result, problem)
             break
         cells = _cells_before(lines, steps)
         if not cells or time.monotonic() - start >= timeout:
@@ -101,6 +116,12 @@ def grade(path, student, solutions, timeout=900.0, memory=8e9, seed=0):
         cells[-1]["source"] = ""  # once more, without the cell that ended it
     result.seconds = time.monotonic() - start
     return result
+
+
+def _answers():
+    """Folders of this clone, if it is one, in which there are answers."""
+    root = Path(__file__).resolve().parent.parent
+    return {str(root / name) for name in ("solutions", "tests")}
 
 
 def _cells_before(lines, steps):
@@ -132,21 +153,31 @@ def steps_of(submitted, solutions):
     Checks that a submission lacks come last.  Raises ValueError where no exercise
     of `solutions` is in it.
     """
-    mine = {_grade_id(cell) for cell in submitted["cells"]} - {None}
-    masters = {path: _checks(path) for path in map(Path, solutions)}
-    known = {path: len(mine & _grade_ids(path)) for path in masters}
-    master = max(known, key=known.get, default=None)
-    if master is None or known[master] == 0:
-        raise ValueError("it has no cell of an exercise of this course.")
-    checks, steps = dict(masters[master]), []
+    master = _master(submitted, solutions)
+    mine = _checks(master)
+    checks, steps = dict(mine), []
     code = [cell for cell in submitted["cells"] if cell["cell_type"] == "code"]
     for number, cell in enumerate(code, start=1):
-        if _grade_id(cell) in masters[master]:
+        if _grade_id(cell) in mine:
             if check := checks.pop(_grade_id(cell), None):
                 steps.append(check)
         elif cell["source"].strip():
             steps.append({"kind": "run", "cell": number, "source": cell["source"]})
     return master.stem, steps + list(checks.values())
+
+
+def _master(submitted, solutions):
+    """The path of the instructor's notebook with most of its cells."""
+    mine = {_grade_id(cell) for cell in submitted["cells"]} - {None}
+    known = {path: len(mine & _grade_ids(path)) for path in map(Path, solutions)}
+    master = max(known, key=known.get, default=None)
+    if master is None or known[master] == 0:
+        raise ValueError("it has no cell of an exercise of this course.")
+    return master
+
+
+def _varied(notebook):
+    return notebook["metadata"].get("d2lpar", {}).get("variations", {})
 
 
 def _grade_id(cell):
@@ -187,25 +218,57 @@ def _run(job, timeout, memory):
         work.mkdir()
         (Path(folder) / "job").write_text(json.dumps(job), encoding="utf-8")
         command = [sys.executable, "-m", "d2lpar.grading_worker"]
-        quiet = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+        key, quiet = (
+            os.urandom(KEY),
+            dict.fromkeys(("stdout", "stderr"), subprocess.DEVNULL),
+        )
+        family = {}
         with subprocess.Popen(
             [*command, str(Path(folder) / "job"), str(told)],
-            cwd=work, env=_environ(), start_new_session=True, **quiet,
+            cwd=work, env=_environ(work), start_new_session=True,
+            stdin=subprocess.PIPE, **quiet,
         ) as worker:  # fmt: skip
             try:
-                problem = _watch(psutil.Process(worker.pid), timeout, memory)
+                worker.stdin.write(key)
+                worker.stdin.flush()  # it stays open: the worker ends when it closes
+                problem = _watch(psutil.Process(worker.pid), timeout, memory, family)
             finally:
-                _kill(worker)
+                _kill(worker, family, work)
         text = told.read_text(encoding="utf-8") if told.exists() else ""
-    lines = [json.loads(line) for line in text.splitlines() if line.endswith("}")]
+    lines, whole = _opened(text, key)
+    if not whole:
+        return lines, FORGED
     if problem is None and {"end": True} not in lines:
         problem = f"the process ended early ({_exit(worker.returncode)})"
     return lines, problem
 
 
-def _environ():
+KEY = 32  # bytes
+
+
+def sealed(text, key):
+    """The text behind its seal, which only who has the key can make."""
+    return hmac.new(key, text.encode(), hashlib.sha256).hexdigest() + " " + text
+
+
+def _opened(text, key):
+    """(the lines that the worker wrote, whether there are no others)."""
+    lines = []
+    for line in text.split("\n")[:-1]:  # behind the last line break: one half written
+        _, _, body = line.partition(" ")
+        if not hmac.compare_digest(sealed(body, key).encode(), line.encode()):
+            return lines, False
+        number, told = json.loads(body)
+        if number != len(lines):
+            return lines, False
+        lines.append(told)
+    return lines, True
+
+
+def _environ(work):
     """The worker finds this package, and the worlds that notebooks name hold."""
     environ = os.environ | {"MPLBACKEND": "Agg", "D2LPAR_PROGRESS": "0"}
+    environ |= {"TMPDIR": str(work), "D2LPAR_GRADED": str(work)}
     roots = [str(Path(__file__).parent.parent), environ.get("PYTHONPATH", "")]
     environ["PYTHONPATH"] = os.pathsep.join(filter(None, roots))
     for name in ("D2LPAR_BACKEND", "D2LPAR_RANKS"):
@@ -213,13 +276,17 @@ def _environ():
     return environ
 
 
-def _watch(process, timeout, memory):
-    """Return when the process has ended, or with a remark when it must be."""
+def _watch(process, timeout, memory, family):
+    """Return when the process has ended, or with a remark when it must be.
+
+    `family` is {process id: process} of all that it is seen to have started.
+    """
     end = time.monotonic() + timeout
-    while time.monotonic() < end:
+    while time.monotonic() < end and not STOPPED.is_set():
         try:
-            family = [process, *process.children(recursive=True)]
-            used = sum(_memory(each) for each in family)
+            now = [process, *process.children(recursive=True)]
+            family.update((each.pid, each) for each in now[1:])
+            used = sum(_memory(each) for each in now)
             if process.status() == psutil.STATUS_ZOMBIE:
                 return None
         except psutil.NoSuchProcess:
@@ -237,25 +304,29 @@ def _memory(process):
         return 0
 
 
-def _kill(worker):
-    """The worker and all of its session have ended."""
-    try:
-        family = psutil.Process(worker.pid).children(recursive=True)
-    except psutil.NoSuchProcess:
-        family = []
+def _kill(worker, family, work):
+    """The worker, its session and all that it has started have ended."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        children = psutil.Process(worker.pid).children(recursive=True)
+        family.update((each.pid, each) for each in children)
     if hasattr(os, "killpg"):
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(worker.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
     worker.kill()
-    for process in family:
-        try:
-            process.kill()
-        except psutil.NoSuchProcess:
-            pass
-    psutil.wait_procs(family, timeout=5)
     worker.wait()
+    family.update((each.pid, each) for each in _marked(work))
+    for process in family.values():
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(list(family.values()), timeout=5)
+
+
+def _marked(work):
+    """Processes that have this grading in their environment, wherever they went."""
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.environ().get("D2LPAR_GRADED") == str(work):
+                yield process
 
 
 def _exit(code):

@@ -2,25 +2,33 @@
 
     python -m d2lpar.grading_worker JOB TOLD
 
-JOB is a JSON file: the steps, a seed, seconds for a cell, bytes of memory.  A line of
-JSON goes to TOLD for every step that begins, every score, every remark, and the end.
-What the checks are made of is kept aside before the first cell runs.
+JOB is a JSON file: the steps, a seed, seconds for a cell, bytes of memory, folders that
+are secret.  A line of JSON goes to TOLD for every step that begins, every score, every
+remark, and the end.  Lines are numbered and sealed with a key that comes by stdin, so
+that nobody else can write them.  What the checks are made of is kept aside before the
+first cell runs.
 """
 
+import builtins
 import contextlib
+import importlib
+import itertools
 import json
+import os
 import signal
 import sys
+import threading
 import types
 
 from IPython.core.interactiveshell import InteractiveShell
+from traitlets.config import Config
 
 from . import checks
+from .grading import KEY, sealed
+from .grading_limits import Snapshot, Watch
 from .report import Report
-from .rubrics import guard
 
-_check, _replaced, _spaces = checks.check, guard.replaced, guard._spaces
-_score, _text = Report.score.fget, Report.__str__
+_check, _score, _text = checks.check, Report.score.fget, Report.__str__
 
 
 class TooLong(BaseException):
@@ -29,37 +37,60 @@ class TooLong(BaseException):
 
 def main(job, told):
     """Every step has been run."""
+    key = os.read(0, KEY)
+    threading.Thread(target=_end_with_the_grader, daemon=True).start()
     with open(job, encoding="utf-8") as file:
+        os.unlink(job)  # the hidden tests are in it
         job = json.load(file)
     _limit(job["memory"])
-    asked = [step for step in job["steps"] if step["kind"] == "check"]
-    for step in asked:
-        checks.find(step["exercise"])  # its rubric is loaded before any cell
+    checks.THOROUGH = True
     with open(told, "a", buffering=1, encoding="utf-8") as told:
-        tell = lambda **line: told.write(json.dumps(line) + "\n")
+        numbers = itertools.count()
+
+        def tell(**line):
+            told.write(sealed(json.dumps([next(numbers), line]), key) + "\n")
+
         _run(job, tell)
         tell(end=True)
 
 
+def _end_with_the_grader():
+    """Its end of the pipe closes when it ends, however it does."""
+    os.read(0, 1)
+    if hasattr(os, "killpg"):
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)
+
+
 def _run(job, tell):
-    shell, before = InteractiveShell.instance(), _state()
+    asked = [step["exercise"] for step in job["steps"] if step["kind"] == "check"]
+    names = "d2lpar.rubrics.variations"
+    importlib.import_module(names)  # all that a check needs is there before any cell
+    config = Config({"HistoryManager": {"enabled": False}})
+    shell, before = InteractiveShell.instance(config=config), Snapshot(asked)
     shell.showtraceback = lambda *args, **kwargs: None
+    watch = Watch(os.getcwd(), job["secret"])
     for number, step in enumerate(job["steps"]):
         tell(step=number)
         if step["kind"] == "run":
             if problem := _cell(shell, step["source"], job["cell"]):
                 tell(remark=f"code cell {step['cell']}: {problem}")
             continue
-        score, report = _judge(shell.user_ns, step, job)
-        changed = [f"{a}.{b}" for (a, b), v in before.items() if _now(a, b) is not v]
-        if changed or (changed := _replaced()):
-            score, report = 0.0, f"{changed[0]} is not the course's own any more."
+        score, report = 0.0, ""
+        if not before.changed():
+            watch.checking = True
+            score, report, problem = _judge(shell.user_ns, step, job)
+            if problem:
+                tell(remark=f"{step['exercise']}: {report}")
+            watch.checking = False
+        if changed := before.changed():
+            score, report = 0.0, f"{changed} is not the course's own any more."
             tell(remark=report)
         tell(exercise=step["exercise"], score=score, report=report)
 
 
 def _judge(names, step, job):
-    """(score from 0 to 1, the report as text) of one of the instructor's checks."""
+    """(score, report, whether the check did not come to its end)."""
     reports = []
 
     def check(name, function, hint=False, seed=0):
@@ -68,12 +99,15 @@ def _judge(names, step, job):
 
     course = types.SimpleNamespace(check=check)
     space = {**names, "d2lpar": course, "display": lambda *values: None}
+    space["__builtins__"] = builtins
     try:
         with _within(job["cell"]):
             exec(step["source"], space)
     except (Exception, TooLong, SystemExit) as error:
-        return 0.0, _sentence(error)
-    return (_score(reports[-1]), _text(reports[-1])) if reports else (0.0, "no check")
+        return 0.0, _sentence(error), True
+    if not reports:
+        return 0.0, "no check", True
+    return _score(reports[-1]), _text(reports[-1]), False
 
 
 def _cell(shell, source, seconds):
@@ -120,24 +154,6 @@ def _within(seconds):
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-
-
-def _state():
-    """Functions, classes and properties that the checks are made of."""
-    kinds = types.FunctionType | type | property | staticmethod | classmethod
-    return {
-        (where, name): value
-        for where, space in _spaces()
-        for name, value in list(space.items())
-        if where.startswith("d2lpar") and isinstance(value, kinds)
-    }
-
-
-def _now(where, name):
-    if where in sys.modules:
-        return vars(sys.modules[where]).get(name)
-    module, _, cls = where.rpartition(".")
-    return vars(vars(sys.modules[module]).get(cls, object)).get(name)
 
 
 def _limit(memory):

@@ -24,7 +24,8 @@ _defaults = {"world_size": 4, "backend": "sim", "cluster": None, "device": None}
 def defaults(world_size=None, backend=None, cluster=None, device=None):
     """Later runs use these where they do not say otherwise; None changes nothing.
 
-    The environment variables D2LPAR_BACKEND and D2LPAR_RANKS override them.
+    The environment variables D2LPAR_BACKEND and D2LPAR_RANKS override them.  In a
+    notebook that names several ranks, torch is loaded in the background for processes.
     Raises ValueError or TypeError for what no run could use.
     """
     given = {
@@ -36,10 +37,10 @@ def defaults(world_size=None, backend=None, cluster=None, device=None):
     _defaults.update(
         {name: value for name, value in given.items() if value is not None}
     )
-    if backend in ("gloo", "auto"):
+    if backend in ("gloo", "auto") or (_in_notebook() and world_size not in (None, 1)):
         from .backends import processes
 
-        processes.warm()  # the first run need not wait for it
+        processes.warm()  # the first run on processes need not wait for it
 
 
 def run(
@@ -118,6 +119,8 @@ class _World:
         self.world_size = _world_size(ranks if world_size is None else world_size)
         name = _from("D2LPAR_BACKEND", _backend_name) or _defaults["backend"]
         name = name if backend is None else backend
+        if name == "sim" and inside:  # other numbers of ranks stay simulated
+            self.torchrun = self.torchrun and self.world_size == int(env["WORLD_SIZE"])
         self.device = _defaults["device"] if device is None else _device(device)
         self.backend = self._choose(_backend_name(name))
         self.cluster = _cluster(cluster or _defaults["cluster"])
@@ -130,13 +133,17 @@ class _World:
             name = "auto"
         if name != "auto":
             return name
-        return "nccl" if torch.cuda.device_count() >= self.world_size else "gloo"
+        return "nccl" if torch.cuda.device_count() >= self._local() else "gloo"
+
+    def _local(self):
+        """How many of the ranks are on this machine."""
+        here = os.environ.get("LOCAL_WORLD_SIZE") if self.torchrun else None
+        return int(here or self.world_size)
 
     def _check_hardware(self):
         if self.backend == "nccl":
             count = torch.cuda.device_count()
-            local = int(os.environ.get("LOCAL_WORLD_SIZE", self.world_size))
-            if count < (local if self.torchrun else self.world_size):
+            if count < self._local():
                 raise RuntimeError(
                     f'backend="nccl" with world_size={self.world_size} needs as many '
                     f'GPUs, and this machine has {count}: use backend="gloo" or "sim"'
@@ -284,13 +291,17 @@ def _progress():
             line.stop()
 
 
+def _in_notebook():
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return getattr(shell, "kernel", None) is not None
+
+
 class _Line:
     """One line that changes: in a notebook's cell, on a terminal, else nowhere."""
 
     def __init__(self):
-        shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
         self._cell = self._status = None
-        if getattr(shell, "kernel", None) is not None:
+        if _in_notebook():
             from IPython.display import display
 
             self._cell = display({"text/plain": ""}, raw=True, display_id=True)

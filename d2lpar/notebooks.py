@@ -13,16 +13,19 @@ import re
 import tempfile
 from pathlib import Path
 
-INSTALL_CELL = """\
+# What pip installs.  `d2lpar badges` writes the address of a fork here.
+ADDRESS = "d2lpar"
+INSTALL_CELL = f"""\
 # On Colab and Kaggle this installs what is missing. It never touches torch.
 import importlib.util
 import subprocess
 import sys
 
 if importlib.util.find_spec("d2lpar") is None:
+    address = "{ADDRESS}"
     pip = [sys.executable, "-m", "pip", "install", "-q"]
     subprocess.run([*pip, "cloudpickle", "typer", "rich"], check=True)
-    subprocess.run([*pip, "--no-deps", "d2lpar"], check=True)
+    subprocess.run([*pip, "--no-deps", address], check=True)
     subprocess.run([*pip, "--no-deps", "d2l==1.0.3"])  # plots and timers, optional
 """
 
@@ -33,7 +36,15 @@ LANGUAGE = {
     "name": "python",
     "pygments_lexer": "ipython3",
 }
-KEPT_CELL_METADATA = ("alt", "deletable", "editable", "jupyter", "nbgrader", "tags")
+KEPT_CELL_METADATA = (
+    "alt",
+    "d2lpar",
+    "deletable",
+    "editable",
+    "jupyter",
+    "nbgrader",
+    "tags",
+)
 WIDGET = "application/vnd.jupyter.widget-view+json"
 WIDGET_TEXT = "A widget: run this cell to move its controls."
 ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")

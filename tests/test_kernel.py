@@ -85,3 +85,24 @@ def test_an_interrupted_kernel_is_at_its_prompt(kernel, backend):
         assert children(manager) == before
         again = f"assert d2lpar.run(add_up, world_size=4, backend={backend!r}).results"
         assert execute(client, again + " == [6.0] * 4")[0] is None
+
+
+def test_a_notebook_of_several_ranks_makes_processes_ready():
+    environ = {**os.environ, "D2LPAR_PROGRESS": "0"}
+    quiet = dict(stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    manager, client = start_new_kernel(env=environ, **quiet)
+    try:
+        run = "assert d2lpar.run(lambda: 7, backend='gloo').results == [7] * 4"
+        assert (
+            execute(client, "import d2lpar; d2lpar.defaults(world_size=1)")[0] is None
+        )
+        assert not children(manager)
+        assert execute(client, "d2lpar.defaults(world_size=4)")[0] is None
+        ready = children(manager)
+        assert len(ready) >= 1
+        manager.interrupt_kernel()  # reaches all processes of the kernel
+        assert execute(client, run)[0] is None
+        assert set(children(manager)) == set(ready)
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)

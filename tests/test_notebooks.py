@@ -293,7 +293,7 @@ def test_install_cell_never_touches_torch(monkeypatch):
     assert len(calls) == 3
     assert not any("torch" in part for call in calls for part in call)
     for call in calls:
-        brings_others = {"d2lpar", "d2l==1.0.3"} & set(call)
+        brings_others = {notebooks.ADDRESS, "d2l==1.0.3"} & set(call)
         assert not brings_others or "--no-deps" in call
 
 

@@ -15,9 +15,9 @@ import signal
 import sys
 from multiprocessing import connection, context, process, reduction, util
 
-try:
-    from multiprocessing import forkserver, popen_forkserver
-except ImportError:  # Windows
+if "forkserver" in multiprocessing.get_all_start_methods():
+    from multiprocessing import forkserver, popen_forkserver, resource_tracker
+else:  # Windows
     forkserver = None
 
 # never d2lpar: a rank runs the code as it is now, not as it was then
@@ -42,7 +42,7 @@ class _Servers:
         if self.server is None:
             self.server = forkserver.ForkServer()
             self.server.set_forkserver_preload(list(PRELOADED))
-        with _undecided():
+        with _undecided(), _uninterrupted():
             self.server.ensure_running()
         return self.server
 
@@ -73,6 +73,17 @@ def _undecided():
         yield
     finally:
         default._actual_context = actual
+
+
+@contextlib.contextmanager
+def _uninterrupted():
+    """The server started inside never hears of Ctrl-C, which is for us."""
+    resource_tracker.ensure_running()  # not inside: it would lift the mask
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class _Do:

@@ -14,6 +14,7 @@ Data only moves as bytes, so every dtype can.
 """
 
 import datetime
+import os
 
 import torch
 from torch.distributed import (
@@ -52,8 +53,11 @@ class Device:
     """The network interface that all Gloo groups of this process use."""
 
     def __init__(self, loopback=True):
+        card = os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]
         if loopback:
             self.device = ProcessGroupGloo.create_device(hostname="127.0.0.1")
+        elif card:  # the one that torch.distributed would take
+            self.device = ProcessGroupGloo.create_device(interface=card)
         else:
             self.device = ProcessGroupGloo.create_default_device()
 

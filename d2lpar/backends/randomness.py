@@ -1,11 +1,12 @@
 """Every rank has its own random numbers; the caller's are untouched.
 
 torch's, numpy's and Python's generators belong to the process.  When another rank goes
-on, its generators are put in place: torch's state is copied (3 us), numpy's and
-Python's are exchanged whole.
+on, its generators are put in place: torch's state is copied (3 us), numpy's is
+exchanged whole, and Python's functions ask whose turn it is.
 """
 
 import contextlib
+import functools
 import random
 
 import numpy as np
@@ -25,9 +26,7 @@ class _Generators:
     def __init__(self, seed):
         self.torch = torch.Generator().manual_seed(seed).get_state()
         self.numpy = np.random.RandomState(seed % 2**32)._bit_generator
-        python = random.Random(seed)
-        self.python = {name: getattr(python, name) for name in _METHODS}
-        self.python["_inst"] = python
+        self.python = random.Random(seed)
         self.cuda = None
 
 
@@ -44,7 +43,8 @@ class RandomStates:
         before = torch.default_generator.get_state()
         cuda = torch.cuda.get_rng_state_all() if self._cuda else []
         numpy = np.random.get_bit_generator()
-        python = {name: getattr(random, name) for name in [*_METHODS, "_inst"]}
+        python = {name: getattr(random, name) for name in _METHODS}
+        vars(random).update({name: self._pythons(name) for name in _METHODS})
         try:
             yield
         finally:
@@ -53,6 +53,15 @@ class RandomStates:
                 torch.cuda.set_rng_state_all(cuda)
             np.random.set_bit_generator(numpy)
             vars(random).update(python)
+
+    def _pythons(self, name):
+        """The function of this name in `random`, of the rank whose turn it is."""
+
+        @functools.wraps(getattr(random, name))
+        def method(*args, **kwargs):
+            return getattr(self._ranks[self._owner].python, name)(*args, **kwargs)
+
+        return method
 
     def enter(self, rank):
         """The generators of `rank` are in place from now on."""
@@ -68,7 +77,6 @@ class RandomStates:
         coming = self._ranks[rank]
         torch.default_generator.set_state(coming.torch)
         np.random.set_bit_generator(coming.numpy)
-        vars(random).update(coming.python)
         if self._cuda:
             if coming.cuda is None:
                 torch.cuda.manual_seed(self._seed)

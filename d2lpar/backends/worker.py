@@ -79,6 +79,8 @@ def _own_session():
     if hasattr(os, "setsid"):
         with contextlib.suppress(OSError):
             os.setsid()
+    if hasattr(signal, "pthread_sigmask"):  # the fork server hears no Ctrl-C at all
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 

@@ -302,14 +302,15 @@ def max_cases(rng):
             answer = max(values), values.index(max(values))
             yield Case(
                 n,
-                f"{ranks(n)} with {_listed(values)}",
+                f"{ranks(n)} with {in_words(values)}",
                 inputs=[(value,) for value in values],
                 expected=[answer] * n,
                 facts={"ties": values.count(answer[0]) > 1},
             )
 
 
-def _listed(values):
+def in_words(values):
+    """The first of some whole numbers, in a line."""
     text = ", ".join(map(_short, values[:8]))
     return text + ", ..." * (len(values) > 8)
 

@@ -8,7 +8,9 @@ from types import FunctionType
 import torch
 
 _TRUSTED = ("torch.distributed", "torch.distributed.distributed_c10d", "torch")
-_PLACES = {dirname(dirname(dirname(__file__))) + "/d2lpar", dirname(torch.__file__)}
+# This package, and what is installed: torch may be in a folder of its own.
+_PLACES = {dirname(dirname(dirname(__file__))) + "/d2lpar"}
+_PLACES |= {dirname(dirname(torch.__file__))}
 _PLACES |= {sysconfig.get_path(key) for key in ("stdlib", "purelib", "platlib")}
 
 
@@ -16,13 +18,13 @@ def replaced():
     """Names of functions in d2lpar and torch whose code was written elsewhere."""
     return [
         f"{where}.{name}"
-        for where, space in _spaces()
+        for where, space in spaces()
         for name, value in list(space.items())
-        if type(value) is FunctionType and _foreign(value)
+        if type(value) is FunctionType and foreign(value)
     ]
 
 
-def _spaces():
+def spaces():
     """The namespaces that are looked at: modules, and the classes of d2lpar."""
     for name, module in list(sys.modules.items()):
         ours = name.split(".")[0] == "d2lpar"
@@ -35,7 +37,8 @@ def _spaces():
     yield "torch.Tensor", vars(torch.Tensor)
 
 
-def _foreign(function):
+def foreign(function):
+    """Was its code written in a notebook, or elsewhere outside of what is installed?"""
     file = function.__code__.co_filename
     if file.startswith("<"):
         return file.startswith("<ipython")  # a cell; the others are generated code

@@ -6,6 +6,7 @@ requirements measure attempts; the mistakes recognise them and say a sentence.
 """
 
 import math
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -30,6 +31,8 @@ class Case:
     expected   per rank, what is true afterwards; `Exercise.outcome` says of what
     facts      what the requirements and mistakes need to know (sizes, root, ...)
     options    keywords for `d2lpar.run`, such as the cluster
+    call       the call in words where it is not `text`, in a variation
+    players    the rank that plays part i, where it is not rank i, in a variation
     """
 
     n: int
@@ -38,6 +41,15 @@ class Case:
     expected: list
     facts: dict = field(default_factory=dict)
     options: dict = field(default_factory=dict)
+    call: str = ""
+    players: list | None = None
+
+    def __post_init__(self):
+        self.call = self.call or self.text
+
+    def rank(self, part):
+        """The rank that plays this part."""
+        return self.players[part] if self.players else part
 
 
 @dataclass
@@ -51,6 +63,7 @@ class Attempt:
     args: list = None  # per rank, its arguments afterwards
     came: list = None  # per rank, the outcome: a value or an argument
     right: bool = False  # every rank's outcome is the expected one
+    recorded: object = None  # the Run as it was, where `run` is in order of parts
 
     @property
     def cause(self):
@@ -82,7 +95,7 @@ class Requirement:
         pairs = self._pairs(attempt)
         far = max(range(len(pairs)), key=lambda i: self._distance(*pairs[i]))
         came, limit = map(self.show, pairs[far])
-        rank = f" (rank {far})" if len(pairs) > 1 else ""
+        rank = f" (rank {attempt.case.rank(far)})" if len(pairs) > 1 else ""
         return came + rank, limit if self.exactly else f"at most {limit}"
 
     def _pairs(self, attempt):
@@ -154,6 +167,8 @@ class Exercise:
     perform        (fn, case, **options) -> Attempt
     processes      world sizes at which it must be right on real processes too, where
                    ranks share nothing: no module, no file handle, no luck of order
+    shows          (outcome, n) -> what the report shows of it
+    public         the Exercise that this one is a variation of; `differs` says how
     """
 
     name: str
@@ -165,6 +180,9 @@ class Exercise:
     agrees: Callable = lambda came, expected, case: same(came, expected)
     perform: Callable = on_ranks
     processes: tuple = (3,)
+    shows: Callable = lambda outcome, n: outcome
+    public: "Exercise | None" = None
+    differs: str = ""
 
     def attempt(self, fn, case, **options):
         """The Attempt of `fn` at this case; it ends, whatever `fn` does."""
@@ -172,7 +190,9 @@ class Exercise:
         if attempt.error is None:
             attempt.came = [self.outcome(attempt, r) for r in range(case.n)]
             pairs = zip(attempt.came, case.expected, strict=True)
-            attempt.right = all(self.agrees(c, wanted, case) for c, wanted in pairs)
+            attempt.right = all(
+                ordinary(c) and self.agrees(c, wanted, case) for c, wanted in pairs
+            )
         return attempt
 
 
@@ -182,6 +202,19 @@ def ranks(n):
 
 
 # Equality
+
+ORDINARY = {bool, int, float, complex, str, torch.Tensor, torch.nn.Parameter}
+ORDINARY |= {list, tuple, dict, OrderedDict}
+
+
+def ordinary(value):
+    """No number, tensor or list of the learner's own kind, which may equal anything."""
+    if isinstance(value, list | tuple | dict) and type(value) in ORDINARY:
+        return all(map(ordinary, value.values() if type(value) is dict else value))
+    return not isinstance(value, tuple(ORDINARY)) or type(value) in ORDINARY | RETURNED
+
+
+RETURNED = {t for t in vars(torch.return_types).values() if isinstance(t, type)}
 
 
 def same(came, wanted):

@@ -41,13 +41,16 @@ PLANS = (  # (servers, tasks of each worker, c)
 # 09.1 Softsync
 
 
-def softsync_cases(rng):
-    """Workers of different speed with different numbers of tasks; any c."""
+def softsync_cases(rng, power=1):
+    """Workers of different speed with different numbers of tasks; any c.
+
+    A gradient of age a weighs 1 / (a + 1) ** power.
+    """
     for servers, tasks, c in PLANS:
         pauses = [float(x) for x in rng.uniform(1e-3, 4e-3, size=len(tasks))]
         seeds = [int(x) for x in rng.integers(1_000_000, size=len(tasks))]
         n = servers + len(tasks)
-        facts = {"servers": servers, "tasks": tasks, "c": c}
+        facts = {"servers": servers, "tasks": tasks, "c": c, "power": power}
         facts |= {"pauses": pauses, "seeds": seeds}
         case = Case(
             n,
@@ -115,7 +118,7 @@ def replay(facts, weigh=True, mean=True, last=True, clear=True, late=True):
         gradient = PULL * had + _own_part(facts["seeds"][w], done[w])
         done[w] += 1
         age = version - since
-        values.grad += gradient / (age + 1 if weigh else 1)
+        values.grad += gradient / ((age + 1) ** facts["power"] if weigh else 1)
         group.append(age)
         again = done[w] < facts["tasks"][w]
         if again and not late:  # before the update

@@ -1,5 +1,6 @@
 """What the exercises of chapter 10 ask for."""
 
+import functools
 import math
 from itertools import product
 
@@ -377,20 +378,24 @@ accumulate = Exercise(
 # 10.3 Which stage?
 
 
-def stage_cases(rng):
-    """Models of some units, on cards where another stage fits each time."""
+def stage_cases(rng, state=12):
+    """Models of some units, on cards where another stage fits each time.
+
+    The optimizer holds `state` bytes an element.
+    """
+    need = functools.partial(_need, state=state)
     for _ in range(40):
         units = [int(x) for x in rng.integers(1, 3000, size=rng.integers(1, 7))]
         n = int(rng.choice([1, 2, 3, 4, 7, 8, 64]))
-        needs = [_need(units, n, stage) for stage in (1, 2, 3)]
+        needs = [need(units, n, stage) for stage in (1, 2, 3)]
         target = int(rng.integers(0, 4))  # the stage that just fits; 0: none
         card = needs[target - 1] if target else min(needs) - 1
         yield Case(
             1,
             f"units of {units}, n = {n}, a card of {card:,} bytes",
             [(units, n, card)],
-            expected=[_choice(units, n, card, _need, _sent)],
-            facts={"units": units, "n": n, "card": card},
+            expected=[_choice(units, n, card, need, _sent)],
+            facts={"units": units, "n": n, "card": card, "state": state},
         )
 
 
@@ -398,14 +403,14 @@ def _cut(size, n):
     return -(-size // n)
 
 
-def _need(units, n, stage, pad=True, working=True, largest=max):
+def _need(units, n, stage, pad=True, working=True, largest=max, state=12):
     """Bytes that a rank needs; the keywords leave something out."""
     shard = sum(_cut(size, n) for size in units) if pad else sum(units) / n
     whole = n * shard
     held = (
         2 * (shard if stage == 3 else whole)
         + 2 * (shard if stage >= 2 else whole)
-        + 12 * shard
+        + state * shard
     )
     unit = n * _cut(largest(units), n) if pad else largest(units)
     return held + 2 * unit * {1: 0, 2: 2, 3: 4}[stage] * working
@@ -424,7 +429,7 @@ def _choice(units, n, card, need, sent, order=(1, 2, 3)):
 
 def _would(case, order=(1, 2, 3), **changes):
     facts = case.facts
-    need = lambda units, n, stage: _need(units, n, stage, **changes)
+    need = functools.partial(_need, state=facts["state"], **changes)
     return _choice(facts["units"], facts["n"], facts["card"], need, _sent, order)
 
 

@@ -1,0 +1,183 @@
+"""The sources of the site, made from the repository: `python site/collect.py FOLDER`.
+
+Sphinx wants one first-level heading per page, pictures with their texts where it looks
+for them, and no picture from another host.  The notebooks stay as they are; the copies
+in FOLDER have it so.  The pages written for the site lie beside this file.
+"""
+
+import base64
+import re
+import shutil
+import sys
+from pathlib import Path
+
+from d2lpar import glossary, inline_code, notebooks
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCUMENTS = ("INSTRUCTORS.md", "CONTRIBUTING.md", "CHANGELOG.md")
+PICTURES = (".png", ".svg", ".jpg")
+FOLDERS = ("chapters", "exercises")
+HEADING = re.compile(r"^(#+)(?= )", re.MULTILINE)
+FENCE = re.compile(r"^(```.*?^```)", re.MULTILINE | re.DOTALL)
+BADGE = re.compile(r"\[!\[([^]]*)\]\(https?:[^)]*\)\](?=\()")
+LINK = re.compile(r"\[([^]]+)\]\((?![a-z]+:|#)([^)#\s]+)(#[^)\s]*)?\)")
+COVER = ("00_start", "gather: Timeline", "ring: Timeline")
+
+
+def page(notebook):
+    """The notebook as Sphinx wants it, in place."""
+    cells = notebook["cells"]
+    texts = [cell for cell in cells if cell["cell_type"] == "markdown"]
+    for cell, text in zip(texts, one_title([c["source"] for c in texts]), strict=True):
+        cell["source"] = BADGE.sub(r"[\1]", text)
+    for cell in cells:
+        if cell["source"].strip() == notebooks.INSTALL_CELL.strip():
+            cell["metadata"]["tags"] = ["hide-input"]
+        for output in cell.get("outputs", []):
+            alt = output.get("metadata", {}).get("image/png", {}).get("alt")
+            if alt:
+                cell["metadata"]["mystnb"] = {"image": {"alt": alt}}
+    return notebook
+
+
+def one_title(texts):
+    """The texts with their headings one level lower, if several are of the first.
+
+    A chapter has parts, `# Core` and `# Further`, beside its title.
+    """
+    outside = "\n".join(_outside(text) for text in texts)
+    several = len(re.findall(r"^# ", outside, re.MULTILINE)) > 1
+    if not several:
+        return texts
+    lower = [
+        _everywhere_outside(text, lambda s: HEADING.sub(r"#\1", s)) for text in texts
+    ]
+    return [lower[0].replace("##", "#", 1), *lower[1:]]
+
+
+def _outside(text):
+    return FENCE.sub("", text)
+
+
+def _everywhere_outside(text, change):
+    parts = FENCE.split(text)
+    return "".join(p if p.startswith("```") else change(p) for p in parts)
+
+
+def document(text, folder):
+    """A document of the repository; a link to what the site has not is its text.
+
+    Pictures are copied into `folder`, where the page lies.
+    """
+
+    def linked(match):
+        shown, target, anchor = match.groups()
+        if target == "README.md":
+            return f"[{shown}](index.md)"
+        if target in DOCUMENTS or target.startswith(FOLDERS):
+            return match.group()
+        if not target.endswith(PICTURES) or not (ROOT / target).is_file():
+            return shown
+        (folder / target).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / target, folder / target)
+        return match.group()
+
+    text = BADGE.sub(r"[\1]", text).replace("```mermaid", "```text")
+    return _everywhere_outside(text, lambda part: LINK.sub(linked, part))
+
+
+def course_map():
+    """The README's table of the course; every chapter that is there is linked."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    for head, *rows in glossary.tables(text):
+        if "chapter" in head:
+            return _markdown([head, *([_linked(cell) for cell in row] for row in rows)])
+    raise ValueError("The README has no table with a column 'chapter'.")
+
+
+def _linked(cell):
+    number = re.match(r"(\d\d) ", cell)
+    found = number and sorted((ROOT / "chapters").glob(f"{number[1]}_*.ipynb"))
+    return f"[{cell}](chapters/{found[0].name})" if found else cell
+
+
+def words():
+    """The table of words in chapter 00."""
+    for cell in notebooks.read(ROOT / "chapters" / "00_start.ipynb")["cells"]:
+        for table in glossary.tables(cell["source"]):
+            if table[0][0] == "word":
+                return _markdown(table)
+    raise ValueError("Chapter 00 has no table that starts with | word |.")
+
+
+def _markdown(table):
+    rows = [table[0], ["---"] * len(table[0]), *table[1:]]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def cover():
+    """PNG and alternative text of the picture that chapter 00 ends its ring with."""
+    name, *wanted = COVER
+    for cell in notebooks.read(ROOT / "chapters" / f"{name}.ipynb")["cells"]:
+        for output in cell.get("outputs", []):
+            alt = output.get("metadata", {}).get("image/png", {}).get("alt", "")
+            if all(part in alt for part in wanted):
+                return base64.b64decode(output["data"]["image/png"]), alt
+    raise ValueError("Chapter 00 has no picture of gather and ring.")
+
+
+def pages_of(folder):
+    """The toctree lines of the notebooks of a folder."""
+    found = sorted((ROOT / folder).glob("*.ipynb"))
+    return "\n".join(f"{folder}/{path.stem}" for path in found)
+
+
+def built():
+    """A section for each module that a chapter shows, in the order of the course."""
+    sections, seen = [], set()
+    for path in sorted((ROOT / "chapters").glob("*.ipynb")):
+        shown = filter(inline_code.is_marked, notebooks.read(path)["cells"])
+        modules = dict.fromkeys(inline_code.module_of(c["source"]) for c in shown)
+        new = [Path(module).stem for module in modules if module not in seen]
+        seen |= modules.keys()
+        if new:
+            title = notebooks.read(path)["cells"][0]["source"].splitlines()[0][2:]
+            directives = "\n".join(f".. automodule:: d2lpar.{name}" for name in new)
+            sections.append(f"## {title}\n\n```{{eval-rst}}\n{directives}\n```")
+    return "\n\n".join(sections)
+
+
+def filled(text):
+    """A page of the site, `{{ name }}` replaced by what the repository says."""
+    blanks = {
+        "alt": lambda: cover()[1],
+        "course map": course_map,
+        "words": words,
+        "modules": built,
+        "glossary": lambda: glossary.table(
+            glossary.rows((ROOT / "chapters").glob("*.ipynb")), "chapters/"
+        ),
+        "chapters": lambda: pages_of("chapters"),
+        "exercises": lambda: pages_of("exercises"),
+    }
+    return re.sub(r"\{\{ ([a-z ]+) \}\}", lambda m: blanks[m[1]](), text)
+
+
+def collect(folder):
+    """`folder` holds the sources of the site, and nothing else."""
+    shutil.rmtree(folder, ignore_errors=True)
+    for name in FOLDERS:
+        (folder / name).mkdir(parents=True)
+        for path in sorted((ROOT / name).glob("*.ipynb")):
+            notebooks.write(folder / name / path.name, page(notebooks.read(path)))
+    for name in DOCUMENTS:
+        text = (ROOT / name).read_text(encoding="utf-8")
+        (folder / name).write_text(document(text, folder), encoding="utf-8")
+    for path in sorted(Path(__file__).parent.glob("*.md")):
+        text = filled(path.read_text(encoding="utf-8"))
+        (folder / path.name).write_text(text, encoding="utf-8")
+    (folder / "cover.png").write_bytes(cover()[0])
+
+
+if __name__ == "__main__":
+    collect(Path(sys.argv[1]))

@@ -1,0 +1,232 @@
+"""Assignments: made from the solutions, varied by a seed, and public answers fail."""
+
+import dataclasses
+import functools
+import re
+
+import pytest
+import torch.distributed as dist
+
+from conftest import ROOT
+from d2lpar import assign, check, checks, cli, exercises, notebooks
+from d2lpar.rubrics import variations
+from zoo import load
+
+SOLUTIONS = ROOT / "solutions"
+WORDS = assign.table(SOLUTIONS)
+EACH = pytest.mark.parametrize("it", variations.VARIATIONS, ids=lambda it: it.name)
+ZOO = load()
+
+
+def solution(name):
+    """The instructor's notebook with this exercise."""
+    return next(SOLUTIONS.glob(f"{name[:2]}_*.ipynb"))
+
+
+def answer(cells, notebook):
+    """The function that the notebook checks in these cells."""
+    code = [cell["source"] for cell in cells if cell["cell_type"] == "code"]
+    space = {}
+    exec(notebook["cells"][2]["source"], space)  # the imports
+    for source in code:
+        if "BEGIN SOLUTION" in source or source.startswith("def sgd"):
+            exec(source, space)
+    name = re.search(r'd2lpar.check\("\d\d.\d\w?", (\w+)\)', code[-1])[1]
+    return space[name]
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """Checks look at the first cases only, in the simulator: this is about words."""
+    find = checks.find
+
+    def thin(exercise):
+        def cases(rng):
+            every = list(exercise.cases(rng))
+            small = [case for case in every if case.n < 4]
+            larger = [case for case in every if case.n == 4]
+            return small[:: max(1, len(small) // 4)] + larger[1:3]
+
+        public = exercise.public and thin(exercise.public)
+        change = {"cases": cases, "processes": (), "public": public}
+        return dataclasses.replace(exercise, **change)
+
+    monkeypatch.setattr(checks, "STRICT", True)
+    monkeypatch.setattr(checks, "find", lambda name: thin(find(name)))
+    monkeypatch.setattr(checks, "replaced", lambda: [])  # that is what we do here
+
+
+def test_there_is_one_in_every_chapter_from_04_on():
+    varied = {it.name[:-1] for it in variations.VARIATIONS}
+    assert {name[:2] for name in varied} == {f"{k:02}" for k in range(4, 14)}
+    assert len(varied) >= 12
+    assert set(WORDS) == {it.name for it in variations.VARIATIONS}
+
+
+@EACH
+def test_its_own_answer_passes_and_the_public_one_does_not(it, few):
+    public = notebooks.read(solution(it.name))
+    varied = notebooks.read(solution(it.name))
+    name = it.name[:-1]
+    cells = assign.cells_of(varied, name)
+    assign.rewrite(cells, it.name, WORDS[it.name])
+    report = check(it.name, answer(cells, varied), seed=5)
+    assert report.passed, report
+    report = check(it.name, answer(assign.cells_of(public, name), public))
+    assert report.mistake == "public answer" and report.score == 0
+    assert it.differs in str(report)
+
+
+# The zoo, in other roles
+
+BACK = {"07.1b": lambda n, model, pairs: (model, [_old(*pair) for pair in pairs])}
+# answers of the zoo that can be put into other roles from outside
+CHOSEN = {
+    "04.1b": "falls_off_the_end",
+    "04.3b": "in_another_order another_cycle arrows_turned_round",
+    "05.1b": "a_constant receives_from_rank_0",
+    "05.3b": "all_send_first",
+    "05.4b": "only_its_own sends_no_empty_shard",
+    "05.4c": "sends_no_empty_shard",
+    "06.1b": "torch_chunk even_ranks_then_odd_ranks",
+    "06.1c": "torch_chunk even_ranks_then_odd_ranks",
+    "06.2b": "both_in_one_python_integer in_float32 from_zero",
+    "06.2c": "recursive_doubling in_float32 from_zero",
+    "07.1b": "one_vector by_sequences",
+    "08.1b": "one_buffer_that_is_cut closes_before_it_is_full never_divides",
+    "08.3b": "returns_the_model_less_its_buffers",
+    "10.2b": "a_rank_without_work_leaves",
+    "11.2b": "never_clears returns_the_part",
+    "13.1b": "a_schedule_object one_too_many",
+}
+
+
+def _old(x, y):
+    return x, y.masked_fill(y == -1, -100)
+
+
+def in_its_role(it, function):
+    """The answer from the zoo, as somebody would write it for the variation."""
+    given = BACK.get(it.name, it.given)
+
+    @functools.wraps(function)
+    def answer(*arguments):
+        n = dist.get_world_size()
+        value = function(*given(n, *arguments)) if given else function(*arguments)
+        return variations._turned(it.back, value, n) if it.back else value
+
+    return answer
+
+
+def rename(monkeypatch, part):
+    """Messages go to and come from parts, not ranks."""
+    size, real = dist.get_world_size, dist.get_rank
+
+    def player(r):
+        n = size()
+        return next((k for k in range(n) if part(k, n) == r), r)
+
+    def renamed(call):
+        def message(tensor, *peer, **keywords):
+            peer = [player(peer[0]), *peer[1:]] if peer else ()
+            for key in {"src", "dst"} & {*keywords}:
+                keywords[key] = player(keywords[key])
+            came = call(tensor, *peer, **keywords)
+            return part(came, size()) if isinstance(came, int) else came
+
+        return message
+
+    for name in ("send", "recv", "isend", "irecv"):
+        monkeypatch.setattr(dist, name, renamed(getattr(dist, name)))
+    monkeypatch.setattr(dist, "get_rank", lambda group=None: part(real(), size()))
+
+
+def chosen(it):
+    return [
+        pytest.param(it, *each, id=f"{it.name}-{each[0].__name__}")
+        for each in ZOO[it.name[:-1]]
+        if each[0].__name__ in CHOSEN.get(it.name, "").split()
+    ]
+
+
+@pytest.mark.parametrize(
+    "it, function, mistake", sum(map(chosen, variations.VARIATIONS), [])
+)
+def test_the_zoo_is_judged_as_in_public(it, function, mistake, few, monkeypatch):
+    if it.part is not None:
+        rename(monkeypatch, it.part)
+    report = check(it.name, in_its_role(it, function), hint=True)
+    assert report.passed == (mistake is None), report
+    assert report.mistake == mistake, report
+
+
+# The notebooks
+
+
+def test_seed_0_is_public_to_the_byte(tmp_path):
+    path = solution("05.1")
+    summary = assign.assign(path, 0, tmp_path)
+    public = ROOT / "exercises" / path.name
+    assert (tmp_path / "release" / path.name).read_bytes() == public.read_bytes()
+    assert (tmp_path / "solutions" / path.name).read_bytes() == path.read_bytes()
+    assert {what for _, what in summary} == {"as in public"}
+
+
+def test_the_same_seed_makes_the_same_assignment(tmp_path):
+    made = {}
+    for where, seed in (("a", 7), ("b", 7), ("c", 8)):
+        assign.assign(solution("05.1"), seed, tmp_path / where)
+        files = sorted((tmp_path / where).rglob("*.ipynb"))
+        made[where] = [path.read_bytes() for path in files]
+    assert made["a"] == made["b"] != made["c"]
+    public = notebooks.read(solution("05.1"))
+    mine = notebooks.read(next((tmp_path / "a" / "solutions").glob("*")))
+    seeds = [re.findall(r"seed=\d+", str(book)) for book in (public, mine)]
+    assert len(seeds[0]) == len(seeds[1]) and not set(seeds[0]) & set(seeds[1])
+
+
+@pytest.mark.parametrize(
+    "path", sorted(SOLUTIONS.glob("*.ipynb")), ids=lambda p: p.stem
+)
+def test_the_release_says_nothing_of_answers_and_seeds(path, tmp_path):
+    summary = assign.assign(path, 3, tmp_path)
+    released = tmp_path / "release" / path.name
+    text = released.read_text(encoding="utf-8")
+    for word in (
+        "BEGIN",
+        "HIDDEN",
+        "SOLUTION",
+        "seed=",
+        *(what for _, what in summary),
+    ):
+        assert word not in text or word == "as in public"
+    asked = re.findall(r'd2lpar.check\(\\"(.*?)\\"', text)
+    assert [name for name in asked if name != "..."] == [name for name, _ in summary]
+    mine = notebooks.read(tmp_path / "solutions" / path.name)
+    theirs = exercises.stub(mine)["cells"]
+    assert notebooks.read(released)["cells"] == theirs
+
+
+def test_words_that_are_not_there_get_a_sentence():
+    cells = [{"source": "one two two"}]
+    with pytest.raises(ValueError, match="05.1b: not in the exercise's cells: 'three'"):
+        assign.rewrite(cells, "05.1b", [("three", "3")])
+    with pytest.raises(ValueError, match="more than once"):
+        assign.rewrite(cells, "05.1b", [("two", "2")])
+
+
+def test_an_unknown_variation_gets_a_sentence():
+    with pytest.raises(ValueError, match="no variation '05.1z' of 05.1: 05.1b"):
+        checks.find("05.1z")
+    with pytest.raises(ValueError, match="no variation '05.2b' of 05.2: none"):
+        checks.find("05.2b")
+
+
+def test_the_command_tells_the_instructor_what_is_varied(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(
+        "sys.argv", ["d2lpar", "assign", "05", "--seed", "7", "--to", str(tmp_path)]
+    )
+    with pytest.raises(SystemExit):
+        cli.main()
+    shown = capsys.readouterr().out
+    assert "05.3b" in shown and "as in public" in shown
