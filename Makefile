@@ -106,6 +106,7 @@ test: setup $(GRADER)
 
 # Colab's packages in a folder of their own.  The first cell of a chapter installs
 # d2lpar, from a wheel of this clone; then each chapter runs where the clone is not.
+colab: export PYDEVD_DISABLE_FILE_VALIDATION = 1
 colab:
 	@test -x $(COLAB)/bin/python || $(COLAB_PYTHON) -m venv $(COLAB)
 	@$(COLAB)/bin/python -c "$(HAS_TORCH)" || $(COLAB)/bin/pip install "torch==2.11.*"

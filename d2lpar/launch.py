@@ -220,10 +220,10 @@ def _as_run(outcome, world):
     memory = [report.peak_memory for report in reports]
     events = [event for report in reports for event in report.events]
     clock = "virtual" if sim else "measured"
+    with torch.device("cpu"):  # that is where results arrive
+        results = [r.result and ship.unpack(r.result) for r in reports]
     return Run(
-        results=[
-            r.result if r.result is None else ship.unpack(r.result) for r in reports
-        ],
+        results=results,
         output="".join(_whole_lines(report.output) for report in reports),
         warnings=list(dict.fromkeys(w for report in reports for w in report.warnings)),
         elapsed=outcome.elapsed,

@@ -77,19 +77,26 @@ class _Storage:
     def __reduce__(self):
         device = self.storage.device.type
         flat = torch.empty(0, dtype=torch.uint8, device=device).set_(self.storage)
-        return _Memory, (flat.cpu().numpy().tobytes(), device)
+        return _Memory, (flat.cpu().numpy().tobytes(),)
+
+
+def _home():
+    """Where memory arrives: on this rank's GPU, or on the CPU where it has none.
+
+    So what a cell made on the CPU and what a rank makes meet on one device.
+    """
+    device = torch.get_default_device()
+    return device if device.type == "cuda" else torch.device("cpu")
 
 
 class _Memory:
-    """The other end of `_Storage`; CUDA memory arrives on the reader's device."""
+    """The other end of `_Storage`."""
 
-    def __init__(self, data, device):
-        place = str(torch.get_default_device()) if device == "cuda" else "cpu"
-        place = place if place.startswith("cuda") else "cpu"
+    def __init__(self, data):
         flat = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else None
         with torch.device("cpu"):
             flat = torch.empty(0, dtype=torch.uint8) if flat is None else flat
-        self.storage = flat.to(place).untyped_storage()
+        self.storage = flat.to(_home()).untyped_storage()
 
 
 def _rebuild(memory, offset, shape, stride, dtype, is_parameter, requires_grad, grad):

@@ -623,3 +623,13 @@ def test_a_group_of_gloo_beside_nccl():
     assert {kind for kind, _ in run.results} == {"ProcessGroupGloo"}
     assert run.results[0][1] == [(1, 1.0), (2, 2.0), (3, 3.0)]
     assert run.messages == [0, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("new_tensors", "arrives"), [("cuda:1", "cuda:1"), ("cpu", "cpu"), ("meta", "cpu")]
+)
+def test_memory_arrives_on_the_gpu_of_the_rank(monkeypatch, new_tensors, arrives):
+    """What a cell has made on the CPU meets what the rank makes on its GPU."""
+    there = torch.device(new_tensors)
+    monkeypatch.setattr(torch, "get_default_device", lambda: there)
+    assert ship._home() == torch.device(arrives)

@@ -58,9 +58,16 @@ def test_what_is_proven_is_said(monkeypatch):
     proofs = []
     for world in prove.worlds(1):
         proofs.append(prove.Proof("a path", world, prove.PASSED))
-    assert "NCCL between GPUs needs two" in prove.verdict(proofs)
+    assert "NCCL between GPUs is not proven" in prove.verdict(proofs)
     four = [prove.Proof("a path", w, prove.PASSED) for w in prove.worlds(4)]
     assert prove.verdict(four).startswith("NCCL on up to 4 GPUs: 7 of 7 paths passed")
+
+
+def test_a_torch_without_nccl_has_nothing_to_pass(monkeypatch):
+    monkeypatch.setattr(prove.dist, "is_nccl_available", lambda: False)
+    proof = prove.prove("a path", prove.bandwidth, prove.worlds(2)[0])
+    assert (proof.state, proof.remark) == (prove.SKIPPED, "this torch has no NCCL")
+    assert "NCCL between GPUs is not proven" in prove.verdict([proof])
 
 
 def invoke(*words):

@@ -2,13 +2,14 @@
 
     python tests/colab/first_cell.py chapters/00_start.ipynb
 
-Exit 1 if a package that was there is gone or has another version, or if d2lpar cannot
-be imported afterwards.
+Exit 1 if a package that was there is gone or has another version, or if d2lpar was not
+installed.  The kernel runs in an empty folder: from a clone it would find d2lpar there.
 """
 
 import json
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from jupyter_client.manager import start_new_kernel
@@ -16,10 +17,11 @@ from jupyter_client.manager import start_new_kernel
 THEN = "import d2lpar; print('imported', d2lpar.__version__)"
 
 
-def packages():
-    """Name to version of everything that pip finds in this Python."""
+def packages(folder):
+    """Name to version of everything that pip, run in the folder, finds."""
     pip = [sys.executable, "-m", "pip", "list", "--format=json"]
-    found = json.loads(subprocess.run(pip, capture_output=True, check=True).stdout)
+    done = subprocess.run(pip, cwd=folder, capture_output=True, check=True)
+    found = json.loads(done.stdout)
     return {each["name"].lower(): each["version"] for each in found}
 
 
@@ -29,9 +31,9 @@ def first_cell(path):
     return next("".join(c["source"]) for c in cells if c["cell_type"] == "code")
 
 
-def execute(*sources):
-    """What the cells have printed, in one fresh kernel."""
-    manager, client = start_new_kernel(kernel_name="python3")
+def execute(folder, *sources):
+    """What the cells have printed, in one fresh kernel that runs in the folder."""
+    manager, client = start_new_kernel(kernel_name="python3", cwd=folder)
     printed = []
 
     def keep(message):
@@ -49,9 +51,10 @@ def execute(*sources):
 
 def main(path):
     """The report, as text; whether all is well."""
-    before = packages()
-    printed = execute(first_cell(path), THEN)
-    after = packages()
+    with tempfile.TemporaryDirectory() as folder:
+        before = packages(folder)
+        printed = execute(folder, first_cell(path), THEN)
+        after = packages(folder)
     new = [f"{name} {after[name]}" for name in sorted(after.keys() - before.keys())]
     changed = [
         f"{name} {old} -> {after.get(name, 'gone')}"
@@ -63,7 +66,7 @@ def main(path):
     print("installed:", ", ".join(new) or "nothing")
     print("changed:  ", ", ".join(changed) or "nothing")
     print(printed.strip())
-    return not changed and "imported" in printed
+    return not changed and "d2lpar" in after and "imported" in printed
 
 
 if __name__ == "__main__":
