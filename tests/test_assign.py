@@ -45,7 +45,7 @@ def few(monkeypatch):
             every = list(exercise.cases(rng))
             small = [case for case in every if case.n < 4]
             larger = [case for case in every if case.n == 4]
-            return small[:: max(1, len(small) // 4)] + larger[1:3]
+            return small[:: max(1, len(small) // 2)][:3] + larger[1:3]
 
         public = exercise.public and thin(exercise.public)
         change = {"cases": cases, "processes": (), "public": public}
@@ -84,15 +84,13 @@ BACK = {"07.1b": lambda n, model, pairs: (model, [_old(*pair) for pair in pairs]
 CHOSEN = {
     "04.1b": "falls_off_the_end",
     "04.3b": "in_another_order another_cycle arrows_turned_round",
-    "05.1b": "a_constant receives_from_rank_0",
+    "05.1b": "receives_from_rank_0",
     "05.3b": "all_send_first",
-    "05.4b": "only_its_own sends_no_empty_shard",
-    "05.4c": "sends_no_empty_shard",
+    "05.4b": "sends_no_empty_shard",
     "06.1b": "torch_chunk even_ranks_then_odd_ranks",
-    "06.1c": "torch_chunk even_ranks_then_odd_ranks",
-    "06.2b": "both_in_one_python_integer in_float32 from_zero",
+    "06.2b": "both_in_one_python_integer from_zero",
     "06.2c": "recursive_doubling in_float32 from_zero",
-    "07.1b": "one_vector by_sequences",
+    "07.1b": "by_sequences",
     "08.1b": "one_buffer_that_is_cut closes_before_it_is_full never_divides",
     "08.3b": "returns_the_model_less_its_buffers",
     "10.2b": "a_rank_without_work_leaves",
@@ -186,7 +184,7 @@ def test_the_same_seed_makes_the_same_assignment(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "path", sorted(SOLUTIONS.glob("*.ipynb")), ids=lambda p: p.stem
+    "path", sorted(SOLUTIONS.glob("*.ipynb"))[::4], ids=lambda p: p.stem
 )
 def test_the_release_says_nothing_of_answers_and_seeds(path, tmp_path):
     summary = assign.assign(path, 3, tmp_path)
