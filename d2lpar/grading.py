@@ -98,24 +98,27 @@ def grade(path, student, solutions, timeout=900.0, memory=8e9, seed=0):
     secret = {str(Path(path).resolve().parent) for path in solutions} | _answers()
     job = {"steps": steps, "seed": seed, "cell": min(CELL, timeout), "memory": memory}
     job["secret"] = sorted(secret)
+    _until_the_end(result, job, start + timeout)
+    result.seconds = time.monotonic() - start
+    return result
+
+
+def _until_the_end(result, job, deadline):
+    """The steps have been run; a cell that ends its process is left out then."""
     while True:
-        lines, problem = _run(job, start + timeout - time.monotonic(), memory)
+        left = deadline - time.monotonic()
+        lines, problem = _run(job, left, job["memory"])
         for line in lines:
             _note(line, result)
         if problem is None:
-            break
+            return
         if problem == FORGED:
             result.points = {name: (0.0, of) for name, (_, of) in result.points.items()}
-            _add(result, problem)
-            break
-        cells = _cells_before(lines, steps)
-        if not cells or time.monotonic() - start >= timeout:
-            _add(result, problem)
-            break
+        cells = _cells_before(lines, job["steps"])
+        if problem == FORGED or not cells or time.monotonic() >= deadline:
+            return _add(result, problem)
         _add(result, f"code cell {cells[-1]['cell']}: {problem}")
         cells[-1]["source"] = ""  # once more, without the cell that ended it
-    result.seconds = time.monotonic() - start
-    return result
 
 
 def _answers():

@@ -84,26 +84,30 @@ def work(model, task, servers=1, group=None):
     flat = Flat(model)
     values = flat.values.tensor_split(servers)  # servers x [D/k]
     grads = flat.grads.tensor_split(servers)
-    done, more = 0, True
-    while more:
-        _wait(_pulls(values, group))
+    pulls, done = _pulls(values, group), 0
+    while pulls:
+        _wait(pulls)
         rows, more = gradient_of(flat, task, done)
         note = torch.tensor([rows, int(more)])
-        _wait(_pushes(note, grads, group))
+        pushes, pulls = _pushes(note, grads, group), []
+        for i, push in enumerate(pushes):
+            _wait(push)
+            # server i may answer before the others have come to this worker
+            pulls += _pulls(values[i : i + 1], group, i) if more else []
         done += 1
     return done
 
 
-def _pulls(parts, group):
-    numbered = enumerate(parts)
+def _pulls(parts, group, first=0):
+    numbered = enumerate(parts, first)
     return [dist.irecv(part, group=group, group_src=i) for i, part in numbered]
 
 
 def _pushes(note, parts, group):
-    works = []
+    works = []  # two of each server
     for i, part in enumerate(parts):
-        works.append(dist.isend(note, group=group, group_dst=i, tag=NOTE))
-        works.append(dist.isend(part, group=group, group_dst=i))
+        note_sent = dist.isend(note, group=group, group_dst=i, tag=NOTE)
+        works.append((note_sent, dist.isend(part, group=group, group_dst=i)))
     return works
 
 

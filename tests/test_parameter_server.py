@@ -231,6 +231,27 @@ def with_bound(bound):
     return lambda server: ps.asynchronous(server, bound)
 
 
+def crossing(server):
+    """Server 1 takes the workers in the other order than server 0."""
+    order = sorted(server.workers, reverse=dist.get_rank() == 1)
+    for worker in order:
+        ps.give(server, worker)
+    while server.workers:
+        for worker in [each for each in order if each in server.workers]:
+            _, _, age = ps.take(server, server.shard.grad, worker)
+            ps.update(server)
+            if worker in server.workers:
+                ps.give(server, worker)
+            yield [age]
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_servers_may_take_the_workers_in_different_orders(workers):
+    run = drilled(crossing, [1e-3] * workers, 4.5e-3, 2, n=2 + workers)
+    versions = [version for _, _, version, _ in run.results[:2]]
+    assert versions == [sum(run.results[2:])] * 2 and versions[0] > workers
+
+
 def test_asynchronous_serves_in_order_of_arrival():
     # worker 1: 10 20 30 40 ms, worker 2: 35 ms; nobody is at the same moment
     run = drilled(ps.asynchronous, [10e-3, 35e-3], 0.034, n=3)
