@@ -50,12 +50,31 @@ def test_points_sum_up_and_the_hidden_tests_give_them(path):
         )
 
 
+def plans():
+    """(weeks in all, week, chapters, hours) of every row."""
+    row = r"^\| (\d+) weeks \| (\d+) \| ([\d, ]+) \| ([\d.]+) \|$"
+    return re.findall(row, GUIDE, re.M)
+
+
+def needs_table():
+    """{chapter: chapters that it needs}."""
+    table = GUIDE.split("## Plans")[0]
+    rows = re.findall(r"^\| (\d\d) [^|]*\| ([\d, ]+) \|", table, re.M)
+    return {name: needs.split(", ") for name, needs in rows}
+
+
+def test_no_plan_has_a_chapter_before_those_that_it_needs():
+    read = {}
+    for plan, _, chapters, _ in plans():
+        for name in chapters.split(", "):
+            before = read.setdefault(plan, set())
+            assert set(needs_table().get(name, ())) <= before, (plan, name)
+            before.add(name)
+
+
 def test_the_hours_of_the_plans():
-    rows = re.findall(
-        r"^\| (\d+) weeks \| (\d+) \| ([\d, ]+) \| ([\d.]+) \|$", GUIDE, re.M
-    )
     minutes, weeks = guide_table(), {}
-    for plan, week, chapters, hours in rows:
+    for plan, week, chapters, hours in plans():
         needs = [minutes[name] for name in chapters.split(", ")]
         whole = sum(read - further + exercises for read, further, exercises in needs)
         assert float(hours) == round(whole / 30) / 2
@@ -73,12 +92,8 @@ def test_the_graph_says_what_the_table_says():
     for line in re.findall(r"^  (\d\d --> .*)$", graph, re.M):
         names = line.split(" --> ")
         arrows |= set(zip(names, names[1:], strict=False))
-    rows = re.findall(
-        r"^\| (\d\d) [^|]*\| ([\d, ]+) \|", GUIDE.split("## Plans")[0], re.M
-    )
-    assert arrows == {
-        (need, name) for name, needs in rows for need in needs.split(", ")
-    }
+    needed = needs_table().items()
+    assert arrows == {(need, name) for name, needs in needed for need in needs}
 
 
 def test_the_command_lists_them(capsys, monkeypatch):
