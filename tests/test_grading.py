@@ -239,7 +239,15 @@ class Number(float):
 
 @pytest.mark.parametrize(
     "value",
-    [torch.zeros(1).as_subclass(Anything), Number(1), [Number(1)], (1, Number())],
+    [
+        torch.zeros(1).as_subclass(Anything),
+        Number(1),
+        [Number(1)],
+        (1, Number()),
+        {"a": Number(1)},
+        type("float", (float,), {"__module__": "builtins"})(1),
+        type("Mine", (float,), {"__module__": None})(1),
+    ],
 )
 def test_a_value_of_ones_own_kind_is_no_answer(value):
     assert not judging.ordinary(value)

@@ -218,10 +218,10 @@ def ordinary(value):
 
 def _from_a_library(kind):
     """Does a library of the course have this class by this name?"""
-    module = sys.modules.get(kind.__module__)
-    if kind.__module__.partition(".")[0] not in LIBRARIES:
+    where = str(kind.__module__)
+    if where.partition(".")[0] not in LIBRARIES:
         return False
-    return getattr(module, kind.__name__, None) is kind
+    return getattr(sys.modules.get(where), kind.__name__, None) is kind
 
 
 def same(came, wanted):
