@@ -3,18 +3,19 @@
 import torch
 from torch.nn import functional as F
 
-from .judging import Case, Exercise, Mistake, Requirement, ranks
+from .judging import Case, Exercise, Mistake, ranks
 from .signs import both, right
 from .split_layers import (
     FREE_START,
     agrees,
+    all_reduces,
     both_ways,
     drawn,
     gradients,
     near,
-    no_gradient,
+    no_way_back,
+    one_each_way,
     outcomes_are,
-    ring_bytes,
 )
 
 
@@ -68,16 +69,6 @@ def _only(grad, n, r, dim):
     masked = torch.zeros_like(grad)
     masked.chunk(n, dim)[r].copy_(grad.chunk(n, dim)[r])
     return masked
-
-
-def _one(case):
-    """Bytes that a rank sends in one all-reduce of y, or of dx."""
-    return ring_bytes(case.n, case.facts["one"])
-
-
-def _counted(attempt):
-    one = _one(attempt.case)
-    return round(max(attempt.run.bytes_sent) / one, 2) if one else 0
 
 
 # What the usual mistakes give
@@ -143,33 +134,20 @@ def _weights_summed(attempt):
 
 
 def _three(attempt):
-    return right(attempt) and _counted(attempt) == 3
+    return right(attempt) and all_reduces(attempt) == 3
 
 
 def _more(attempt):
-    return right(attempt) and _counted(attempt) > 2.01
+    return right(attempt) and all_reduces(attempt) > 2.01
 
 
 exercise = Exercise(
     "12.2",
     "One all-reduce each way",
     cases,
+    [one_each_way],
     [
-        Requirement(
-            "all-reduces, there and back",
-            _counted,
-            lambda case: 2,
-            exactly=False,
-            show="{:g}".format,
-        )
-    ],
-    [
-        Mistake(
-            "no way back",
-            no_gradient,
-            "autograd finds no way from y back to an argument.",
-            "What an all-reduce writes has no history: `Add` and `Enter` have one.",
-        ),
+        no_way_back,
         Mistake(
             "cut as one",
             _y_is(_chunked),

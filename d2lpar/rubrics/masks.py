@@ -5,18 +5,19 @@ from functools import partial
 import torch
 from torch.nn import functional as F
 
-from .judging import Case, Exercise, Mistake, Requirement, ranks
+from .judging import Case, Exercise, Mistake, ranks
 from .signs import right
 from .split_layers import (
     FREE_START,
     agrees,
+    all_reduces,
     both_ways,
     drawn,
     gradients,
     near,
-    no_gradient,
+    no_way_back,
+    one_each_way,
     outcomes_are,
-    ring_bytes,
 )
 
 
@@ -76,11 +77,6 @@ def _case(rng, n, N, D, H, p):
     )
 
 
-def _counted(attempt):
-    one = ring_bytes(attempt.case.n, attempt.case.facts["one"])
-    return round(max(attempt.run.bytes_sent) / one, 2) if one else 0
-
-
 # What the usual mistakes give
 
 
@@ -137,21 +133,9 @@ exercise = Exercise(
     "12.4",
     "Dropout",
     cases,
+    [one_each_way],
     [
-        Requirement(
-            "all-reduces, there and back",
-            _counted,
-            lambda case: 2,
-            exactly=False,
-            show="{:g}".format,
-        )
-    ],
-    [
-        Mistake(
-            "no way back",
-            no_gradient,
-            "autograd finds no way from y back to an argument.",
-        ),
+        no_way_back,
         Mistake(
             "same pattern",
             _y_is(middle=_repeated),
@@ -189,7 +173,7 @@ exercise = Exercise(
         ),
         Mistake(
             "too much",
-            lambda a: right(a) and _counted(a) > 2.01,
+            lambda a: right(a) and all_reduces(a) > 2.01,
             "It is right, and more is sent than one all-reduce each way.",
             "Masks need not travel: every rank can draw them.",
         ),

@@ -5,7 +5,7 @@ from functools import partial
 import torch
 
 from ..cluster import Cluster
-from .judging import on_ranks
+from .judging import Mistake, Requirement, on_ranks
 
 FREE_START = Cluster.ideal(alpha=0.0)  # a message costs its bytes: rings win
 
@@ -98,3 +98,24 @@ def drawn(rng, *shape):
 def ring_bytes(n, elements, itemsize=8):
     """What a rank sends in the ring all-reduce of so many elements, at most."""
     return 2 * (n - 1) * -(-elements // n) * itemsize
+
+
+def all_reduces(attempt):
+    """Of the busiest rank, in bytes of one all-reduce of the case's "one" elements."""
+    one = ring_bytes(attempt.case.n, attempt.case.facts["one"])
+    return round(max(attempt.run.bytes_sent) / one, 2) if one else 0
+
+
+one_each_way = Requirement(
+    "all-reduces, there and back",
+    all_reduces,
+    lambda case: 2,
+    exactly=False,
+    show="{:g}".format,
+)
+no_way_back = Mistake(
+    "no way back",
+    no_gradient,
+    "autograd finds no way from y back to an argument.",
+    "What an all-reduce writes has no history: `Add` and `Enter` have one.",
+)
