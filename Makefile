@@ -57,7 +57,8 @@ run: setup
 	@$(BIN)/python -m d2lpar run $(CHAPTERS)
 
 lab: setup
-	@$(BIN)/python -m jupyterlab $(JUPYTER_FLAGS) chapters/00_start.ipynb
+	@$(BIN)/python -m jupyterlab --ServerApp.root_dir="$(CURDIR)" $(JUPYTER_FLAGS) \
+	    chapters/00_start.ipynb
 
 execute: setup
 	@$(BIN)/python -m d2lpar execute $(CHAPTERS)

@@ -280,9 +280,10 @@ def wheelhouse(
 def lab():
     """Open the course in JupyterLab, at chapter 00."""
     _ready()
-    start = notebooks.repository() / "chapters" / "00_start.ipynb"
+    root = notebooks.repository()
+    words = [f"--ServerApp.root_dir={root}", str(root / "chapters/00_start.ipynb")]
     try:
-        os.execv(sys.executable, [sys.executable, "-m", "jupyterlab", str(start)])
+        os.execv(sys.executable, [sys.executable, "-m", "jupyterlab", *words])
     except OSError as error:
         raise Refused(f"JupyterLab did not start: {error}. {LAB}") from None
 

@@ -139,8 +139,8 @@ def test_lab_opens_chapter_00(monkeypatch):
     monkeypatch.setattr(notebooks, "repository", lambda: Path("course"))
     monkeypatch.setattr(os, "execv", lambda program, words: called.append(words))
     invoke("lab")
-    start = str(Path("course/chapters/00_start.ipynb"))
-    assert called == [[sys.executable, "-m", "jupyterlab", start]]
+    words = ["--ServerApp.root_dir=course", str(Path("course/chapters/00_start.ipynb"))]
+    assert called == [[sys.executable, "-m", "jupyterlab", *words]]
 
 
 def training_benches():
