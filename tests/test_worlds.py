@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 import d2lpar
+from d2lpar.backends.randomness import RandomStates
 
 SIZES = [1, 2, 3, 4, 5, 8]
 
@@ -373,6 +374,20 @@ def draw():
     random.seed(3), np.random.seed(3), torch.manual_seed(3)
     dist.barrier()
     return [*numbers, torch.rand(1).item(), np.random.rand(), random.random()]
+
+
+def test_random_numbers_are_the_callers_until_a_rank_begins():
+    random.seed(3)
+    wanted, usual = random.random(), random.random
+    random.seed(3)
+    states = RandomStates(2, seed=0)
+    with states.kept():
+        assert random.random() == wanted
+        drawn = []
+        for rank in (0, 1, 0):
+            states.enter(rank)
+            drawn.append(random.random())
+    assert drawn[0] == drawn[1] != drawn[2] and random.random == usual
 
 
 def test_random_numbers_are_each_ranks_own():

@@ -56,9 +56,12 @@ class RandomStates:
 
     def _pythons(self, name):
         """The function of this name in `random`, of the rank whose turn it is."""
+        callers = getattr(random, name)
 
-        @functools.wraps(getattr(random, name))
+        @functools.wraps(callers)
         def method(*args, **kwargs):
+            if self._owner is None:  # no rank has begun
+                return callers(*args, **kwargs)
             return getattr(self._ranks[self._owner].python, name)(*args, **kwargs)
 
         return method
