@@ -28,10 +28,8 @@ def assign(solution, seed, folder):
     for kind in ("release", "solutions"):
         (folder / kind).mkdir(parents=True, exist_ok=True)
     if seed == 0:
-        made, summary = (
-            notebooks.read(solution),
-            [(name, "as in public") for name in exercises_in(notebooks.read(solution))],
-        )
+        made = notebooks.read(solution)
+        summary = [(name, "as in public") for name in exercises_in(made)]
         (folder / "solutions" / solution.name).write_bytes(solution.read_bytes())
         notebooks.write(folder / "release" / solution.name, exercises.stub(made))
         return summary

@@ -221,10 +221,8 @@ def _run(job, timeout, memory):
         work.mkdir()
         (Path(folder) / "job").write_text(json.dumps(job), encoding="utf-8")
         command = [sys.executable, "-m", "d2lpar.grading_worker"]
-        key, quiet = (
-            os.urandom(KEY),
-            dict.fromkeys(("stdout", "stderr"), subprocess.DEVNULL),
-        )
+        key = os.urandom(KEY)
+        quiet = dict.fromkeys(("stdout", "stderr"), subprocess.DEVNULL)
         family = {}
         with subprocess.Popen(
             [*command, str(Path(folder) / "job"), str(told)],
