@@ -502,19 +502,18 @@ def inventory():
     me = psutil.Process()
     return me.num_fds(), len(me.children(True))
 
+quiet = set()
 for delay in (0.5, 0.02, 0.1, 1.0):  # the first while torch is loaded
-    before = inventory()
     threading.Timer(delay, interrupt).start()
     try:
         d2lpar.run(waits, world_size=2, backend="gloo")
     except KeyboardInterrupt:
         print("interrupted" if time.monotonic() - sent < 2 else "late")
     time.sleep(0.1)
-    if delay == 0.5:
-        assert inventory()[1] == 1  # the resource tracker
-    else:
-        assert inventory() == before, (inventory(), before)
+    assert inventory()[1] <= 2, inventory()  # resource tracker, perhaps fork server
     print(d2lpar.run(works, world_size=2, backend="gloo").results)
+    quiet.add(inventory())
+assert len(quiet) == 1, quiet
 """
 
 

@@ -676,3 +676,45 @@ def test_a_rank_that_leaves_is_no_longer_counted_when_the_next_one_runs(monkeypa
     monkeypatch.setattr(Simulator, "_next", watched)
     d2lpar.run(dist.get_rank, world_size=4, backend="sim")
     assert counted == [3, 2, 1, 0]
+
+
+several_processors = pytest.mark.skipif(
+    not hasattr(os, "sched_setaffinity") or len(os.sched_getaffinity(0)) < 2,
+    reason="threads cannot be placed here",
+)
+
+
+@several_processors
+def test_ranks_share_a_processor_and_the_caller_keeps_all():
+    mine = os.sched_getaffinity(0)
+    places = sim(lambda: tuple(os.sched_getaffinity(0)), n=3).results
+    assert len(set(places)) == 1 and len(places[0]) == 1
+    assert os.sched_getaffinity(0) == mine
+
+
+@several_processors
+def test_ranks_move_when_their_processor_has_no_time_for_them(monkeypatch):
+    from d2lpar.backends import simulator
+
+    first, second = sorted(os.sched_getaffinity(0))[:2]
+    answers = iter([first])
+    monkeypatch.setattr(simulator, "processor", lambda: next(answers, second))
+
+    def wait_to_be_moved():
+        deadline = time.monotonic() + 20
+        places = [os.sched_getaffinity(0)]
+        while places[0] == os.sched_getaffinity(0) and time.monotonic() < deadline:
+            time.sleep(0.01)  # as little time as under other programs
+        return places + [os.sched_getaffinity(0)]
+
+    assert sim(wait_to_be_moved, n=1).results == [[{first}, {second}]]
+
+
+def test_where_threads_cannot_be_placed_ranks_run_as_they_are(monkeypatch):
+    from d2lpar.backends import threads
+
+    monkeypatch.setattr(threads, "_getcpu", None)
+    mine = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
+    assert (
+        sim(lambda: len(os.sched_getaffinity(0)) if mine else 0).results == [mine] * 4
+    )

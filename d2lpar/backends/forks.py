@@ -20,8 +20,16 @@ if "forkserver" in multiprocessing.get_all_start_methods():
 else:  # Windows
     forkserver = None
 
-# never d2lpar: a rank runs the code as it is now, not as it was then
-PRELOADED = ("torch", "torch.distributed", "torch._dynamo", "numpy", "cloudpickle")
+PRELOADED = (  # what most ranks need; to load it takes longer than to fork
+    "torch.distributed",
+    "torch._dynamo",
+    "numpy",
+    "cloudpickle",
+    "d2lpar.backends.forks",
+    "d2lpar.backends.worker",
+    "d2lpar.launch",
+    "d2lpar.allreduce",
+)
 TICK = 0.05  # seconds between two looks for an interrupt
 
 

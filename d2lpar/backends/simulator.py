@@ -3,6 +3,9 @@
 One thread runs at a time, the one whose virtual clock is smallest (ties: lowest rank).
 It hands the baton on where it communicates, and only there.  So communication happens
 in the order of virtual time, and two runs are the same to the last event.
+
+All ranks share one processor: to wake a thread on another one takes longer, twice per
+message.  Where other programs want that processor, the ranks move to another.
 """
 
 import contextlib
@@ -24,8 +27,9 @@ from .outcome import Outcome
 from .randomness import RandomStates
 from .simulated import SimulatedEngine
 from .streams import PerRankOutput
-from .threads import innermost_user, interrupt_thread
+from .threads import innermost_user, interrupt_thread, place, processor
 
+LOOK = 0.1  # seconds between two looks at the ranks
 COLLECT = 4_000  # calls between two collections of cyclic garbage
 _one_at_a_time = threading.Lock()  # a run in another thread of the kernel waits
 torch_private.register("sim")
@@ -175,12 +179,24 @@ class Simulator:
                 daemon=True,
             )
             engine.thread.start()
+        self._gather(processor())
         self._next().baton.release()
+
+    def _gather(self, cpu):
+        """The ranks' threads run on this processor."""
+        if cpu is not None:
+            for engine in self.engines:
+                place(engine.thread, cpu)
 
     def _watch(self, progress):
         """Wait for the end; stop the run when nothing happens for too long."""
         seen, since, started = -1, time.monotonic(), time.monotonic()
-        while not self._over.wait(0.1):
+        while True:
+            worked = time.process_time()
+            if self._over.wait(LOOK):
+                return
+            if time.process_time() - worked < LOOK * 2 / 3:  # others took their share
+                self._gather(processor())  # this thread woke where there was room
             now = time.monotonic()
             if self.activity != seen:
                 seen, since = self.activity, now

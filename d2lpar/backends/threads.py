@@ -1,6 +1,7 @@
-"""Looking into other threads of this process, and stopping them."""
+"""Looking into other threads of this process, placing them, and stopping them."""
 
 import ctypes
+import os
 import sys
 
 from .engine import _OURS, _TORCH
@@ -42,3 +43,21 @@ def interrupt_thread(thread, exception):
     ctypes.pythonapi.PyThreadState_SetAsyncExc(
         ctypes.c_ulong(thread.ident), ctypes.py_object(exception)
     )
+
+
+# Places
+
+_getcpu = getattr(ctypes.pythonapi, "sched_getcpu", None)  # Linux
+
+
+def processor():
+    """The number of the processor that executes this thread; None: not known."""
+    return _getcpu() if _getcpu and hasattr(os, "sched_setaffinity") else None
+
+
+def place(thread, cpu):
+    """The thread runs on this processor only, where the system allows it."""
+    try:
+        os.sched_setaffinity(thread.native_id, {cpu})
+    except OSError:  # the thread has ended, or may not be moved
+        pass
