@@ -35,7 +35,9 @@ class Run:
     rounds        longest chain of messages, one in and one out per rank at a time
     unwaited      sends and receives that were started and that nobody waited for
     traffic       [n, n] bytes from row to column
-    peak_memory   most bytes of tensors alive at once, per rank; None if unknown
+    peak_memory   most bytes of tensors alive at once, per rank; None if unknown.
+                  In the simulator and while `tracemalloc` traces, also the most
+                  bytes of Python's objects and numpy's arrays
     cluster       the simulated Cluster, None in the other worlds
     """
 

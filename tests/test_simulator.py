@@ -8,7 +8,9 @@ import subprocess
 import sys
 import textwrap
 import time
+import tracemalloc
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -381,6 +383,26 @@ def test_memory_of_arguments_gradients_and_freed_storages():
     # w, w*w and the sum are alive in forward; backward adds the gradient's terms
     peak = sim(backward, n=1)
     assert 3 * 400 <= peak.peak_memory[0] <= 5 * 400 + 64
+
+
+def holds_an_array(transient=0):
+    """Each rank has one of its own size while the others are at work."""
+    bytearray(transient)  # gone before another rank runs
+    array = np.zeros(100_000 * (dist.get_rank() + 1))
+    dist.barrier()
+    return float(array.sum())
+
+
+def test_memory_outside_of_tensors_counts_where_it_is_traced():
+    assert sim(holds_an_array).peak_memory == [0] * 4
+    tracemalloc.start()
+    try:
+        held, passing = (sim(holds_an_array, b).peak_memory for b in (0, 5_000_000))
+    finally:
+        tracemalloc.stop()
+    for r in range(4):
+        assert 0 <= held[r] - 800_000 * (r + 1) < 20_000
+        assert 0 <= passing[r] - 5_000_000 < 20_000
 
 
 def reduce_on_meta():

@@ -1,5 +1,6 @@
 """Watches a rank's tensor operations: what they cost in time and in memory."""
 
+import tracemalloc
 import weakref
 
 import torch
@@ -17,6 +18,8 @@ class Meter(TorchDispatchMode):
 
     Memory is that of storages which operations of this rank created; the arguments it
     was given are not counted, nor what an operation uses inside and frees again.
+    Memory outside of tensors, such as arrays and lists, is counted where tracemalloc
+    traces: between `resume` and `pause` all that is allocated is this rank's.
     """
 
     def __init__(self, charge=None):
@@ -24,6 +27,8 @@ class Meter(TorchDispatchMode):
         self.charge = charge  # None: computing is free
         self.live = {}  # id of a storage -> [weak reference, bytes]
         self.bytes = self.peak = 0
+        self.others = self.others_peak = 0  # bytes outside of tensors
+        self.traces = tracemalloc.is_tracing()
 
     before_shapes = True  # no operation on shapes alone was seen in this process
 
@@ -54,6 +59,27 @@ class Meter(TorchDispatchMode):
         if costs and self.charge is not None:
             self._charge(func, args, kwargs or {}, out)
         return out
+
+    def __enter__(self):
+        self.resume()
+        return super().__enter__()
+
+    def __exit__(self, *error):
+        self.pause()
+        return super().__exit__(*error)
+
+    def resume(self):
+        """This rank runs now."""
+        if self.traces:
+            tracemalloc.reset_peak()
+            self.before = tracemalloc.get_traced_memory()[0]
+
+    def pause(self):
+        """Another rank runs from now on, or none."""
+        if self.traces:
+            now, peak = tracemalloc.get_traced_memory()
+            self.others_peak = max(self.others_peak, self.others + peak - self.before)
+            self.others += now - self.before
 
     def _count(self, out, args):
         for tensor in out if isinstance(out, (list, tuple)) else (out,):

@@ -107,10 +107,12 @@ class Simulator:
             self.fail(explain.deadlock(self.statuses()))
             raise Stopped
         engine.stdout = sys.stdout
+        engine.meter.pause()
         following.baton.release()
         engine.baton.acquire()
         if self.stopping:
             raise Stopped
+        engine.meter.resume()
         sys.stdout = engine.stdout
         self.randomness.enter(engine.rank)
 
@@ -230,7 +232,7 @@ class Simulator:
             report.output = output.text(engine.rank)
             report.entries, report.events = engine.entries, engine.events
             report.warnings = engine.warnings
-            report.peak_memory = engine.meter.peak
+            report.peak_memory = engine.meter.peak + engine.meter.others_peak
             reports.append(report)
         elapsed = max(engine.clock for engine in self.engines)
         if self.failure is not None and self.left_behind:

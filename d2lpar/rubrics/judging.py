@@ -5,8 +5,10 @@ ranks with what must be true afterwards.  An `Attempt` is what came of a case.  
 requirements measure attempts; the mistakes recognise them and say a sentence.
 """
 
+import contextlib
 import math
 import sys
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -20,6 +22,7 @@ from ..launch import run, time_limit
 
 PATIENCE = 10.0  # seconds without any call, then a rank counts as hanging
 LONGEST = 30.0  # seconds for one case
+NOISE = 48_000  # bytes of a rank's Python objects: its calls, its frames
 
 
 @dataclass
@@ -33,6 +36,7 @@ class Case:
     options    keywords for `d2lpar.run`, such as the cluster
     call       the call in words where it is not `text`, in a variation
     players    the rank that plays part i, where it is not rank i, in a variation
+    traced     arrays and lists count as memory, too, not tensors alone
     """
 
     n: int
@@ -43,6 +47,7 @@ class Case:
     options: dict = field(default_factory=dict)
     call: str = ""
     players: list | None = None
+    traced: bool = False
 
     def __post_init__(self):
         self.call = self.call or self.text
@@ -50,6 +55,11 @@ class Case:
     def rank(self, part):
         """The rank that plays this part."""
         return self.players[part] if self.players else part
+
+    @property
+    def noise(self):
+        """Bytes of Python's objects that any answer needs, where they count."""
+        return NOISE if self.traced else 0
 
 
 @dataclass
@@ -141,12 +151,25 @@ def on_ranks(fn, case, **options):
     options = {**usual, **case.options, **options}
     attempt = Attempt(case)
     try:
-        with time_limit(LONGEST):
+        with time_limit(LONGEST), _tracing(case.traced):
             attempt.run = run(_call, fn, case.inputs, world_size=case.n, **options)
         attempt.values, attempt.args = map(list, zip(*attempt.run.results, strict=True))
     except (RankError, TypeError) as error:
         attempt.error, attempt.run = error, getattr(error, "run", None)
     return attempt
+
+
+@contextlib.contextmanager
+def _tracing(wanted):
+    """Inside, memory outside of tensors is known, if that is wanted."""
+    start = wanted and not tracemalloc.is_tracing()
+    if start:
+        tracemalloc.start()
+    try:
+        yield
+    finally:
+        if start:
+            tracemalloc.stop()
 
 
 def _call(fn, inputs):

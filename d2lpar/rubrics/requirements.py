@@ -26,7 +26,10 @@ def rounds(allowed, exactly=True):
 
 
 def extra_memory(allowed):
-    """`allowed(case)`: most bytes that a rank allocates at once, besides inputs."""
+    """`allowed(case)`: most bytes that a rank allocates at once, besides inputs.
+
+    In a traced case these are not tensors only, and `allowed` adds `case.noise`.
+    """
     return Requirement(
         "extra memory of a rank",
         lambda a: a.run.peak_memory,

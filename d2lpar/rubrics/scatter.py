@@ -208,6 +208,7 @@ def broadcast_cases(rng):
         if n == 4:
             root = int(rng.integers(1, n))
             yield _broadcast_case(rng, n, 1003, "float64", root, two_nodes=True)
+            yield _broadcast_case(rng, n, 30_011, "float64", root)
 
 
 def _broadcast_case(rng, n, size, kind, root, two_nodes=False):
@@ -228,6 +229,7 @@ def _broadcast_case(rng, n, size, kind, root, two_nodes=False):
             "two nodes": two_nodes,
         },
         options=_two_nodes(n) if two_nodes else {"cluster": _slow_network(n)},
+        traced=size > 10_000,
     )
 
 
@@ -350,8 +352,14 @@ def _sends_too_early(attempt):
     return any(row["send"][0].start < row["recv"][0].stop for row in between)
 
 
+def _broadcast_memory(case):
+    return SPARE + case.noise
+
+
 def _allocates(attempt):
-    return right(attempt) and max(attempt.run.peak_memory) > SPARE
+    return right(attempt) and max(attempt.run.peak_memory) > _broadcast_memory(
+        attempt.case
+    )
 
 
 broadcast_big = Exercise(
@@ -362,7 +370,7 @@ broadcast_big = Exercise(
         bytes_sent(_broadcast_bytes, exactly=False),
         rounds(_broadcast_rounds, exactly=False),
         seconds(_broadcast_seconds, exactly=False),
-        extra_memory(lambda case: SPARE),
+        extra_memory(_broadcast_memory),
         from_messages(),
         all_waited(),
     ],
@@ -475,7 +483,7 @@ broadcast_big = Exercise(
 def running_cases(rng):
     """A tensor per rank, empty ones, and a cluster with links of unequal speed."""
     plain = [(n, size, False) for n, size in product(SIZES, (1, 7, 1000))]
-    more = [(2, 0, False), (8, 0, False), (4, 1000, True)]
+    more = [(2, 0, False), (8, 0, False), (4, 1000, True), (4, 30_011, False)]
     for n, size, two_nodes in sorted(plain + more, key=lambda which: which[0]):
         tensors = list(torch.from_numpy(rng.uniform(1, 9, size=(n, size))))
         whole = torch.stack(tensors)  # [n, size]
@@ -486,6 +494,7 @@ def running_cases(rng):
             expected=list(whole.cumsum(0)),
             facts={"S": size, "tensors": tensors},
             options=_two_nodes(n) if two_nodes else {},
+            traced=size > 10_000,
         )
 
 
@@ -555,7 +564,7 @@ def _more_bytes(attempt):
 
 
 def _three_tensors(case):
-    return 3 * 8 * case.facts["S"] + SPARE
+    return 3 * 8 * case.facts["S"] + SPARE + case.noise
 
 
 def _running_buffers(attempt):
@@ -687,6 +696,7 @@ def shard_cases(rng):
             yield _shard_case(rng, [0, 0])
         if n == 4:
             yield _shard_case(rng, [120, 90, 140, 100], two_nodes=True)
+            yield _shard_case(rng, [10_007, 10_000, 9_000, 10_001])
 
 
 def _shard_case(rng, sizes, two_nodes=False):
@@ -700,6 +710,7 @@ def _shard_case(rng, sizes, two_nodes=False):
         expected=[shard.clone() for shard in total.split(sizes)],
         facts={"S": S, "sizes": sizes, "total": total, "tensors": tensors},
         options=_two_nodes(n) if two_nodes else {},
+        traced=S > 10_000,
     )
 
 
@@ -708,7 +719,7 @@ def _shard_bytes(case):
 
 
 def _three_shards(case):
-    return 3 * 8 * max(case.facts["sizes"]) + SPARE
+    return 3 * 8 * max(case.facts["sizes"]) + SPARE + case.noise
 
 
 def _of_neighbour(k):
@@ -841,7 +852,8 @@ reduce_shards = Exercise(
 def transpose_cases(rng):
     """Square matrices cut by rows, also with fewer rows than ranks."""
     plain = [(n, N, False) for n, N in product(SIZES, (1, 5, 8, 64, 67))]
-    for n, N, two_nodes in sorted([*plain, (4, 67, True)], key=lambda which: which[0]):
+    more = [(4, 67, True), (4, 203, False)]
+    for n, N, two_nodes in sorted(plain + more, key=lambda which: which[0]):
         whole = torch.from_numpy(rng.uniform(1, 9, size=(N, N)))
         yield Case(
             n,
@@ -850,6 +862,7 @@ def transpose_cases(rng):
             expected=[rows.clone() for rows in whole.t().tensor_split(n)],
             facts={"S": N, "rows": _rows(N, n), "whole": whole},
             options=_two_nodes(n) if two_nodes else {},
+            traced=N > 100,
         )
 
 
@@ -866,7 +879,7 @@ def _transpose_bytes(case):
 def _transpose_memory(case):
     """The result, and four blocks of the largest size."""
     N, rows = case.facts["S"], case.facts["rows"]
-    return [8 * (own * N + 4 * rows[0] ** 2) + SPARE for own in rows]
+    return [8 * (own * N + 4 * rows[0] ** 2) + SPARE + case.noise for own in rows]
 
 
 def _swapped_only(case):
@@ -996,16 +1009,16 @@ transpose = Exercise(
             "Rank j needs of rank i's rows the columns that are rank j's rows.",
         ),
         Mistake(
-            "many blocks",
-            _transpose_crowded,
-            "More than four blocks besides the result are held at the same time.",
-            "One block leaves, one comes; the result can take each at once.",
-        ),
-        Mistake(
             "row by row",
             both(right, lambda a: _totals(a) > a.case.n * (a.case.n - 1)),
             "A block travels in several messages, and each costs alpha.",
             "`contiguous()` makes a block one piece of memory.",
+        ),
+        Mistake(
+            "many blocks",
+            _transpose_crowded,
+            "More than four blocks besides the result are held at the same time.",
+            "One block leaves, one comes; the result can take each at once.",
         ),
         Mistake(
             "in turn",

@@ -346,3 +346,10 @@ def a_name_that_is_not_there(x, root):
 def never_ends(x, root):
     while True:
         time.sleep(0.01)
+
+
+@wrong("buffer")
+def the_tensor_is_copied_with_numpy(x, root):
+    y = torch.from_numpy(x.numpy().copy())
+    halves_down_a_tree_then_the_ring(y, root)
+    x.copy_(y)

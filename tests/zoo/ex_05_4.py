@@ -232,3 +232,14 @@ def own_term_twice(x, sizes):
         exchange(shards[(r + k) % n], (r + k) % n, come, (r - k) % n)
         total += come
     return total.add_(shards[r])
+
+
+@wrong("memory")
+def the_input_is_kept_as_a_list(x, sizes):
+    """The ring works in the input, which a list of numbers brings back."""
+    before = x.tolist()
+    chunks = list(x.split(sizes))
+    scatter.ring_reduce_scatter(chunks)
+    result = chunks[dist.get_rank()].clone()
+    x.copy_(torch.tensor(before, dtype=x.dtype))
+    return result
