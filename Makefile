@@ -93,12 +93,10 @@ browse: $(SITE)
 	@test ! -d build/slides || $(BIN)/python site/browse.py build/slides
 
 # Many tests wait, so there are more workers than most machines have cores to spare.
-# Tests that measure time run by themselves.  The last lines are pytest's own.
+# The last lines are pytest's own.
 test: setup $(GRADER)
 	@echo "== unit tests"
-	@$(PLAIN) $(PYTEST) -n $(WORKERS) --dist worksteal -m "not alone" tests
-	@echo "== tests that measure time"
-	@$(PLAIN) $(PYTEST) -m alone tests || test $$? -eq 5
+	@$(PLAIN) $(PYTEST) -n $(WORKERS) --dist worksteal tests
 	@echo "== chapters and solutions, outputs compared"
 	@$(PLAIN) $(PYTEST) -n $(WORKERS) --dist loadscope --nbval $(NBVAL) $(NOTEBOOKS)
 	@echo "== chapters on real processes, outputs not compared"
