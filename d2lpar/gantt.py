@@ -90,7 +90,7 @@ def _draw_boxes(ax, sim):
 
 
 def held_over_time(sim, rank):
-    """(times, counts): micro-batches that the rank holds, from each time on."""
+    """(times, counts): how many `_pieces` the rank holds, from each time on."""
     parts = [(event, *_parts(event)) for event in sim.timeline.rows[rank]["compute"]]
     last = "W" if any(kind == "W" for _, _, kind, _ in parts) else "B"
     steps = [(event.start, 1) for event, _, kind, _ in parts if kind == "F"]
@@ -117,7 +117,7 @@ def _draw_held(ax, sim):
         ax.step(*steps, where="post", label=label, **style)
     ax.set_ylim(0, 1.12 * max(sim.in_flight))
     ax.yaxis.get_major_locator().set_params(integer=True)
-    ax.set_ylabel("micro-batches\nheld", fontsize=8)
+    ax.set_ylabel(f"{_pieces(sim)}\nheld", fontsize=8)
     ax.set_xlabel("time", fontsize=9)
     ax.tick_params(labelsize=8)
     ax.spines[["top", "right"]].set_visible(False)
@@ -133,5 +133,12 @@ def _alt(sim):
     return (
         f"Gantt chart of {p} ranks: {len(sim.timeline)} boxes in {sim.elapsed:g} units "
         f"of time, {sim.bubble:.1%} of the longest span empty. Below, how many "
-        f"micro-batches each rank holds; at most {held}."
+        f"{_pieces(sim)} each rank holds; at most {held}."
     )
+
+
+def _pieces(sim):
+    """What a rank holds from F to B: micro-batches, or the inputs of its stages."""
+    stages = {_parts(event)[0] for event in sim.timeline}
+    one_each = len(stages) == sim.timeline.world_size
+    return "micro-batches" if one_each else "stage inputs"

@@ -1,9 +1,11 @@
 """Starts the processes that are ranks.
 
 A fork server with torch loaded, one per kernel, forks them: a process that runs threads
-must not fork itself, and a fresh interpreter needs seconds to load torch.  Where there
-is no fork server (Windows), each is a fresh interpreter.  The user's own
-multiprocessing is not touched.
+must not fork itself, and a fresh interpreter needs seconds to load torch.  It holds
+this package as it was when the server started; whoever edits the package restarts the
+kernel, as for the package's modules in the kernel itself.  Where there is no fork
+server (Windows), each is a fresh interpreter.  The user's own multiprocessing is not
+touched.
 """
 
 import contextlib
