@@ -1,5 +1,6 @@
 """Looking into other threads of this process, placing them, and stopping them."""
 
+import contextlib
 import ctypes
 import os
 import sys
@@ -57,7 +58,6 @@ def processor():
 
 def place(thread, cpu):
     """The thread runs on this processor only, where the system allows it."""
-    try:
-        os.sched_setaffinity(thread.native_id, {cpu})
-    except OSError:  # the thread has ended, or may not be moved
-        pass
+    if thread.is_alive():  # else its number may be another thread's by now
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(thread.native_id, {cpu})
