@@ -2,11 +2,13 @@
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import psutil
@@ -519,6 +521,22 @@ assert len(quiet) == 1, quiet
 
 def test_interrupts_in_a_script_from_standard_input():
     assert python("-", input=INTERRUPTED).stdout == "interrupted\n[0, 1]\n" * 4
+
+
+def test_ranks_have_the_callers_copy_of_the_package(tmp_path):
+    """The fork server, started in a folder with another copy, finds that one first."""
+    other = tmp_path / "d2lpar"
+    shutil.copytree(Path(d2lpar.__file__).parent, other)
+    script = tmp_path / "elsewhere" / "script.py"
+    script.parent.mkdir()
+    script.write_text(
+        "import sys, d2lpar\n"
+        "def where():\n"
+        "    return {m.__file__ for n, m in sys.modules.items() if n[:6] == 'd2lpar'}\n"
+        "files = set.union(*d2lpar.run(where, world_size=2, backend='gloo').results)\n"
+        "print(len(files) > 9, any(file.startswith(sys.argv[1]) for file in files))\n"
+    )
+    assert python(script, tmp_path, cwd=tmp_path).stdout == "True False\n"
 
 
 WAITING = (

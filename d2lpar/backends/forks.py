@@ -32,6 +32,13 @@ PRELOADED = (  # what most ranks need; to load it takes longer than to fork
     "d2lpar.launch",
     "d2lpar.allreduce",
 )
+FORGET_ANOTHER = f"""
+import sys
+found = sys.modules.get("d2lpar")
+if found and found.__path__ != {sys.modules["d2lpar"].__path__!r}:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "d2lpar"]:
+        del sys.modules[name]
+"""  # where the server has found another copy of this package than the kernel
 TICK = 0.05  # seconds between two looks for an interrupt
 
 
@@ -109,6 +116,7 @@ class _Do:
 def _preparation():
     """What a child is told before anything else; `__main__` is not among it."""
     data = {
+        "package": _Do(exec, FORGET_ANOTHER, {}),
         "memory": _Do(gc.freeze),  # or collecting copies every page of torch's objects
         "name": "rank",
         "authkey": process.current_process().authkey,
