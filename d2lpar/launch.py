@@ -89,9 +89,12 @@ def device():
 
 
 def now():
-    """Seconds on this rank's clock: virtual in "sim", else measured."""
+    """Seconds on this rank's clock: virtual in "sim", else measured.
+
+    A GPU lags behind its rank: the clock is read when it has caught up.
+    """
     engine = torch_private.current_engine()
-    return engine.now() if engine else time.perf_counter()
+    return engine.caught_up() if engine else time.perf_counter()
 
 
 def sleep(seconds):

@@ -438,6 +438,23 @@ def test_gradients_pass_a_mask_that_is_drawn_on_the_host():
     assert set(x.grad.tolist()) == {0, 2} and leaf.is_leaf and leaf.requires_grad
 
 
+def read_the_clock(monkeypatch):
+    """How often the clock waits for a GPU; here its functions are played."""
+    waits = []
+    with monkeypatch.context() as m:
+        m.setattr(torch.cuda, "is_initialized", lambda: True)
+        m.setattr(torch.cuda, "synchronize", lambda: waits.append(1))
+        d2lpar.now()
+    d2lpar.now()
+    return len(waits)
+
+
+def test_the_clock_waits_for_the_gpu_where_time_is_measured():
+    patch = pytest.MonkeyPatch()
+    waits = {w: d2lpar.run(read_the_clock, patch, backend=w) for w in ("sim", "gloo")}
+    assert waits["sim"].results == [0] * 4 and waits["gloo"].results == [1] * 4
+
+
 def tied(a, view, module):
     view += 1
     module[0].weight.data += 1
