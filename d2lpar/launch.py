@@ -59,7 +59,8 @@ def run(
 
     `fn` uses plain `torch.distributed`.  Each rank has its own copy of it, of the
     globals and classes it uses and of the arguments, and random numbers seeded with
-    `seed`.  Ranks that are threads ("sim") share the modules that are imported.
+    `seed`: on a GPU, too, those of the CPU.  Ranks that are threads ("sim") share the
+    modules that are imported.
 
     backend     "sim" (threads, virtual time), "gloo" (processes), "nccl" (GPUs) or
                 "auto": "nccl" with at least `world_size` GPUs, else "gloo"
