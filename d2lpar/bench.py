@@ -37,6 +37,7 @@ NATIVE = "dist.all_reduce"
 NAMES = "naive tree direct ring segmented_ring recursive_doubling halving_doubling"
 MOST = 40  # rounds of a race
 TIMEOUT = 300.0  # seconds without a call: slow machines may take long
+ON_CPU = {"backend": "gloo", "device": "cpu", "timeout": TIMEOUT}  # whatever is usual
 
 
 def rivals():
@@ -154,9 +155,7 @@ def durations(results):
 
 def race(n, size, seconds):
     """The all-reduces side by side on n ranks and `size` bytes."""
-    run = launch.run(
-        _race, size, seconds, world_size=n, backend="gloo", timeout=TIMEOUT
-    )
+    run = launch.run(_race, size, seconds, world_size=n, **ON_CPU)
     times = durations(run.results)
     rows = []
     for name, each in times.items():
@@ -207,9 +206,7 @@ def prediction(n, sizes, seconds):
     ping_pong   alpha and beta of single messages while nobody else sends
     """
     chunks = [int(c) // 4 * 4 for c in np.geomspace(*_span(sizes, n), 7)]
-    run = launch.run(
-        _foretell, chunks, sizes, seconds, world_size=n, backend="gloo", timeout=TIMEOUT
-    )
+    run = launch.run(_foretell, chunks, sizes, seconds, world_size=n, **ON_CPU)
     times = durations([times for times, _ in run.results])
     median = {what: statistics.median(each) for what, each in times.items()}
     moving, adding = (

@@ -54,7 +54,7 @@ def plan(ranks=None, quick=False):
 
 def race(n, width, seconds):
     """Training steps of an MLP of this width, side by side on n ranks."""
-    options = {"world_size": n, "backend": "gloo", "timeout": bench.TIMEOUT}
+    options = {"world_size": n, **bench.ON_CPU}
     run = launch.run(_race, width, seconds, **options)
     times = bench.durations(run.results)
     rows = []

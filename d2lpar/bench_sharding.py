@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import nn
 
 from . import launch, sharding
-from .bench import MB, TIMEOUT, colour, durations, new_table, ratio, take_turns
+from .bench import MB, ON_CPU, colour, durations, new_table, ratio, take_turns
 from .timeline import show_seconds
 
 OURS, TORCHS = "FSDP", "fully_shard"
@@ -34,7 +34,7 @@ def plan(ranks=None, quick=False):
 
 def compare(n, shape, seconds):
     """Both trainers on n ranks: seconds of a step, and peak resident memory."""
-    at = {"world_size": n, "backend": "gloo", "timeout": TIMEOUT}
+    at = {"world_size": n, **ON_CPU}
     times = durations(launch.run(_race, shape, seconds, **at).results)
     rows = []
     for name, each in times.items():

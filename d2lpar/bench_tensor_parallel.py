@@ -37,7 +37,7 @@ def plan(ranks=None, quick=False):
 
 def race(n, model, width, seconds):
     """Training steps of a model of this width, side by side on n ranks."""
-    options = {"world_size": n, "backend": "gloo", "timeout": bench.TIMEOUT}
+    options = {"world_size": n, **bench.ON_CPU}
     run = launch.run(_race, model, width, seconds, **options)
     times = bench.durations(run.results)
     rows = []

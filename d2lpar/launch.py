@@ -59,7 +59,8 @@ def run(
 
     `fn` uses plain `torch.distributed`.  Each rank has its own copy of it, of the
     globals and classes it uses and of the arguments, and random numbers seeded with
-    `seed`.  Ranks that are threads ("sim") share the modules that are imported.
+    `seed`: on a GPU, too, those of the CPU.  Ranks that are threads ("sim") share the
+    modules that are imported.
 
     backend     "sim" (threads, virtual time), "gloo" (processes), "nccl" (GPUs) or
                 "auto": "nccl" with at least `world_size` GPUs, else "gloo"
@@ -89,9 +90,12 @@ def device():
 
 
 def now():
-    """Seconds on this rank's clock: virtual in "sim", else measured."""
+    """Seconds on this rank's clock: virtual in "sim", else measured.
+
+    A GPU lags behind its rank: the clock is read when it has caught up.
+    """
     engine = torch_private.current_engine()
-    return engine.now() if engine else time.perf_counter()
+    return engine.caught_up() if engine else time.perf_counter()
 
 
 def sleep(seconds):

@@ -143,6 +143,26 @@ def meet(x):
         raise Wrong(f"{x.device}, {y.device} and {images.device} are not one device")
 
 
+def drawn():
+    """What a seed gives: a net's weights, numbers, places and a mask of dropout."""
+    torch.manual_seed(0)
+    shuffled = torch.randperm(9), torch.randn(9, generator=torch.Generator())
+    return [
+        *nn.Sequential(nn.Linear(4, 3), nn.Conv2d(1, 2, 3)).state_dict().values(),
+        *(torch.rand(5), *shuffled, nn.functional.dropout(torch.ones(99))),
+    ]
+
+
+def draw():
+    """A rank draws the numbers of the CPU, and they arrive where it computes."""
+    with torch.device("cpu"):
+        wanted = drawn()
+    for i, (found, numbers) in enumerate(zip(drawn(), wanted, strict=True)):
+        if found.device != torch.get_default_device():
+            raise Wrong(f"number {i} is on {found.device}")
+        expect(found, numbers, f"random numbers, {i}")
+
+
 def native_sums():
     """`all_reduce` and `reduce`: every operation and dtype the course uses."""
     n, r = dist.get_world_size(), dist.get_rank()
@@ -426,6 +446,7 @@ def bandwidth(world):
 
 PATHS = {
     "tensors of the caller and of the rank": path(meet, torch.ones(5)),
+    "random numbers": path(draw),
     "send, recv and exchange in a ring": path(send_in_a_ring),
     "native all_reduce and reduce": path(native_sums),
     "native broadcast to all_to_all": path(native_moves),

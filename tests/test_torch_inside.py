@@ -96,6 +96,13 @@ def test_fully_shard():
         assert_equal_to_serial(d2lpar.run(fsdp_step, world_size=N).results)
 
 
+def test_fully_shard_stays_on_the_cpu_where_torch_sees_a_gpu(monkeypatch):
+    gpu = lambda *_: torch.device("cuda")
+    monkeypatch.setattr(torch._C, "_get_accelerator", gpu)  # as on such a machine
+    assert_equal_to_serial(d2lpar.run(fsdp_step, world_size=N, backend="sim").results)
+    assert torch._C._get_accelerator is gpu
+
+
 def tensor_parallel_step():
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor.parallel import (

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from torch import nn
 
 import d2lpar
-from d2lpar.backends.randomness import RandomStates
+from d2lpar.backends.randomness import DrawnOnHost, RandomStates
 
 SIZES = [1, 2, 3, 4, 5, 8]
 
@@ -401,6 +402,57 @@ def test_random_numbers_are_each_ranks_own():
     assert sim.results[0] == sim.results[2] != sim.results[1]
     assert sim.results[0][:3] == sim.results[1][:3]
     assert d2lpar.run(draw, world_size=3, backend="sim", seed=12).results != sim.results
+
+
+def drawn():
+    """What a rank may draw: weights, numbers, places, masks."""
+    torch.manual_seed(3)
+    nets = nn.Linear(3, 4), nn.Conv2d(1, 2, 3), nn.Embedding(5, 2)
+    nets += (nn.MultiheadAttention(4, 2), nn.LSTM(3, 2))
+    found = [p.detach() for net in nets for p in net.parameters()]
+    found += [torch.rand(2), torch.randn(2, 3, dtype=torch.float64)]
+    found += [torch.randint(9, (3,)), torch.randperm(7), torch.empty(3).uniform_(2, 3)]
+    given = torch.Generator().manual_seed(1)
+    found += [torch.rand(2, generator=given), torch.zeros(3).normal_(generator=given)]
+    found += [nn.functional.dropout(torch.ones(9)), nn.Dropout(0.2)(torch.ones(5) * 2)]
+    return found
+
+
+@pytest.mark.parametrize("kind", ["cpu", "meta"])  # in place of a GPU
+def test_numbers_for_a_gpu_are_drawn_on_the_host(kind):
+    wanted, state = drawn(), torch.get_rng_state()
+    torch.manual_seed(9)
+    with torch.device(kind), DrawnOnHost(kind):
+        found = drawn()
+    assert torch.equal(torch.get_rng_state(), state)
+    for a, b in zip(found, wanted, strict=True):
+        assert a.device.type == kind
+        assert (a.shape, a.dtype, a.stride()) == (b.shape, b.dtype, b.stride())
+        assert kind == "meta" or torch.equal(a, b)
+
+
+def test_gradients_pass_a_mask_that_is_drawn_on_the_host():
+    with DrawnOnHost("cpu"):
+        x, leaf = torch.ones(9, requires_grad=True), torch.rand(2, requires_grad=True)
+        nn.functional.dropout(x, 0.5).sum().backward()
+    assert set(x.grad.tolist()) == {0, 2} and leaf.is_leaf and leaf.requires_grad
+
+
+def read_the_clock(monkeypatch):
+    """How often the clock waits for a GPU; here its functions are played."""
+    waits = []
+    with monkeypatch.context() as m:
+        m.setattr(torch.cuda, "is_initialized", lambda: True)
+        m.setattr(torch.cuda, "synchronize", lambda: waits.append(1))
+        d2lpar.now()
+    d2lpar.now()
+    return len(waits)
+
+
+def test_the_clock_waits_for_the_gpu_where_time_is_measured():
+    patch = pytest.MonkeyPatch()
+    waits = {w: d2lpar.run(read_the_clock, patch, backend=w) for w in ("sim", "gloo")}
+    assert waits["sim"].results == [0] * 4 and waits["gloo"].results == [1] * 4
 
 
 def tied(a, view, module):

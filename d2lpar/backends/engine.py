@@ -126,6 +126,10 @@ class Engine:
         """Inside, groups are made whose messages go through the host; NCCL only."""
         return contextlib.nullcontext()
 
+    def caught_up(self):
+        """The time when all that this rank has begun to compute is computed."""
+        return self.now()
+
     def post(self, call):
         """Record the call and begin it; returns its Work."""
         self.enter(call)

@@ -3,6 +3,9 @@
 torch's, numpy's and Python's generators belong to the process.  When another rank goes
 on, its generators are put in place: torch's state is copied (3 us), numpy's is
 exchanged whole, and Python's functions ask whose turn it is.
+
+A GPU has a generator of its own, with other numbers.  A rank on a GPU draws them on
+the host all the same: so its net is the one that the caller's cell has made on the CPU.
 """
 
 import contextlib
@@ -11,6 +14,8 @@ import random
 
 import numpy as np
 import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
 
 _METHODS = [
     name
@@ -93,5 +98,60 @@ class RandomStates:
         if device is None or torch.device(device).type == "cpu":
             yield
         else:
-            with torch.device(device):
+            with torch.device(device), DrawnOnHost():
                 yield
+
+
+_NEW = {torch.rand, torch.randn, torch.randint, torch.randperm}
+_METHODS_OF_TENSORS = "uniform_ normal_ random_ bernoulli_ exponential_ log_normal_"
+_FILL = {getattr(torch.Tensor, name) for name in _METHODS_OF_TENSORS.split()}
+_FILL |= {nn.init.uniform_, nn.init.normal_, nn.init.kaiming_uniform_}
+
+
+class DrawnOnHost(TorchFunctionMode):
+    """Inside, random numbers for a GPU are drawn on the CPU, and copied.
+
+    Those of `rand`, `randn`, `randint`, `randperm`, of what fills a tensor (and with
+    it of the weights of a new net) and of dropout.  A generator of the CPU serves,
+    too; one of the GPU draws there.  `kind` is the type of device that is meant.
+    """
+
+    def __init__(self, kind="cuda"):
+        super().__init__()
+        self.kind = kind
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if func in _NEW and "out" not in kwargs:
+            return self._new(func, args, dict(kwargs))
+        if func in _FILL or func is nn.functional.dropout:
+            tensor = next(iter((*args, *kwargs.values())))
+            if self._concerns(tensor.device, kwargs):
+                return self._of(func, tensor, args, kwargs)
+        return func(*args, **kwargs)
+
+    def _concerns(self, device, kwargs):
+        generator = kwargs.get("generator")
+        own = generator is not None and generator.device.type == self.kind
+        return device.type == self.kind and not own
+
+    def _new(self, func, args, kwargs):
+        device = kwargs.pop("device", None)
+        device = torch.get_default_device() if device is None else torch.device(device)
+        if not self._concerns(device, kwargs):
+            return func(*args, device=device, **kwargs)
+        out = func(*args, device="cpu", **kwargs)
+        return out.detach().to(device).requires_grad_(out.requires_grad)
+
+    def _of(self, func, tensor, args, kwargs):
+        """What `func` makes of the tensor: filled, or with zeros in places."""
+        if type(tensor) not in (torch.Tensor, nn.Parameter):
+            return func(*args, **kwargs)  # a DTensor draws by itself
+        host = torch.ones_like(tensor, device="cpu", requires_grad=False)
+        change = lambda value: host if value is tensor else value
+        kwargs = {name: change(value) for name, value in kwargs.items()}
+        drawn = func(*map(change, args), **kwargs)
+        if func in _FILL:
+            with torch.no_grad():
+                return tensor.copy_(drawn)
+        return tensor * drawn.to(tensor.device)

@@ -80,6 +80,13 @@ class RecordedEngine(Engine):
         """Seconds since all ranks had joined."""
         return time.perf_counter() - self.zero
 
+    def caught_up(self):
+        import torch
+
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+        return self.now()
+
     def start_clock(self, zero):
         """It is `zero` on the machine's clock when this rank's time begins."""
         self.zero, self.since = zero, time.perf_counter()

@@ -142,11 +142,13 @@ def watch_calls():
     batch, resize = dist.batch_isend_irecv, torch.UntypedStorage.resize_
     init = torch.optim.Adam._init_group
     group, pickle = dist.new_group, (c10d._pickler, c10d._unpickler)
+    accelerator = torch._C._get_accelerator
     c10d._pickler, c10d._unpickler = cloudpickle.Pickler, ship.Unpacker
     dist.batch_isend_irecv = c10d.batch_isend_irecv = _batched(batch)
     dist.new_group = c10d.new_group = _of_this_world(group)
     torch.UntypedStorage.resize_ = _watched_resize(resize)
     torch.optim.Adam._init_group = _counting_on_host(init)
+    torch._C._get_accelerator = _of_this_rank(accelerator)
     try:
         yield
     finally:
@@ -155,6 +157,7 @@ def watch_calls():
         c10d._pickler, c10d._unpickler = pickle
         torch.UntypedStorage.resize_ = resize
         torch.optim.Adam._init_group = init
+        torch._C._get_accelerator = accelerator
 
 
 def _batched(original):
@@ -184,6 +187,18 @@ def _of_this_world(original):
             return original(ranks, timeout, None, *more, **options)
 
     return new_group
+
+
+def _of_this_rank(original):
+    """`fully_shard` goes to the GPU that torch sees; ranks may be on the CPU."""
+
+    @functools.wraps(original)
+    def _get_accelerator(*args):
+        if current_engine() is None:
+            return original(*args)
+        return torch.get_default_device()
+
+    return _get_accelerator
 
 
 def _counting_on_host(original):

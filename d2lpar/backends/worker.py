@@ -26,6 +26,7 @@ from .engine import Status, Waiting, waiting, where_called
 from .journal import JOINED, Board
 from .outcome import RankReport
 from .pipes import Link, Message, NoInput, Output
+from .randomness import DrawnOnHost
 from .recorded import RecordedEngine
 from .threads import innermost_user, user_line
 
@@ -192,6 +193,7 @@ def run_rank(start, engine, payload, store):
         torch_private.watch_calls(),
         warnings.catch_warnings(),
         ship.classes_of_a_rank(),
+        DrawnOnHost() if _on_gpu(start) else contextlib.nullcontext(),
     ):
         # the simulator would show them once, processes once a rank
         warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.")
@@ -217,12 +219,16 @@ def _furnish_main(fn):
 
 def place(start):
     """The default device of this rank is in place."""
-    if start.backend == "nccl" or str(start.device).startswith("cuda"):
+    if _on_gpu(start):
         index = int(os.environ.get("LOCAL_RANK", start.rank))
         index %= torch.cuda.device_count()
         torch.cuda.set_device(index)
         torch.set_default_device(f"cuda:{index}")
         torch.cuda.reset_peak_memory_stats()
+
+
+def _on_gpu(start):
+    return start.backend == "nccl" or str(start.device).startswith("cuda")
 
 
 def seed_everything(seed):

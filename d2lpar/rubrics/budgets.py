@@ -137,8 +137,8 @@ def as_schedule(fn, case, **options):
     found = None
     if len(made.every) <= EXECUTED:
         free = Cluster.ideal(made.p, alpha=0.0, beta=0.0)
-        where = {"world_size": made.p, "backend": "sim", "cluster": free}
-        attempt.run = run(gradients_of, made, **where)
+        where = {"backend": "sim", "cluster": free, "device": "cpu"}
+        attempt.run = run(gradients_of, made, world_size=made.p, **where)
         found = attempt.run.results
     attempt.values = [(made, simulate(made, 1, 1, 1), found)]
     return attempt

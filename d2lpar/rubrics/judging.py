@@ -146,8 +146,9 @@ def argument(k):
 
 
 def on_ranks(fn, case, **options):
-    """Tried by `run`, in the simulator unless the options say otherwise."""
+    """Tried by `run`, in the simulator on the CPU unless the options say otherwise."""
     usual = {"backend": "sim", "cluster": Cluster.plain, "timeout": PATIENCE}
+    usual["device"] = "cpu"
     options = {**usual, **case.options, **options}
     attempt = Attempt(case)
     try:

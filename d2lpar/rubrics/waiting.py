@@ -66,7 +66,7 @@ PROGRAMS = {"A": program_a, "B": program_b, "C": program_c, "D": program_d}
 def waits(program):
     """{who: waits for whom} when nobody can go on; None where the program ends."""
     try:
-        run(program, world_size=N, backend="sim")
+        run(program, world_size=N, backend="sim", device="cpu")
     except DeadlockError as error:
         lines = re.findall(r"rank (\d+): (?:send|recv)\(\w+=(\d+)\)", str(error))
         return {int(who): int(whom) for who, whom in lines}
