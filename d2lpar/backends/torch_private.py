@@ -194,9 +194,10 @@ def _of_this_rank(original):
 
     @functools.wraps(original)
     def _get_accelerator(*args):
-        if current_engine() is None:
-            return original(*args)
-        return torch.get_default_device()
+        on_cpu = (
+            current_engine() is not None and torch.get_default_device().type == "cpu"
+        )
+        return torch.device("cpu") if on_cpu else original(*args)
 
     return _get_accelerator
 
