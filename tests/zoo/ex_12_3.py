@@ -37,16 +37,21 @@ def maximum_then_minimum(scores):
     return word
 
 
-@right
-def row_by_row(scores):
-    """Python's own max; ties go to the smaller word."""
-    first = dist.get_rank() * scores.shape[1]
-    mine = [(row.max().item(), -(first + int(row.argmax()))) for row in scores]
+def best_of_pairs(mine):
+    """The word of each row, from the ranks' lists of (score, -word)."""
     mine = torch.tensor(mine, dtype=torch.float64).reshape(-1, 2)
     parts = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
     all_gather(parts, mine)
     found = [max(map(tuple, rows.tolist())) for rows in torch.stack(parts, 1)]
     return torch.tensor([round(-word) for _, word in found], dtype=torch.int64)
+
+
+@right
+def row_by_row(scores):
+    """Python's own max; ties go to the smaller word."""
+    first = dist.get_rank() * scores.shape[1]
+    mine = [(row.max().item(), -(first + int(row.argmax()))) for row in scores]
+    return best_of_pairs(mine)
 
 
 @wrong("joined")
@@ -135,11 +140,7 @@ def one_row_as_a_list(scores):
         values = row.tolist()
         best = max(values)
         mine.append((best, -(first + values.index(best))))
-    mine = torch.tensor(mine, dtype=torch.float64).reshape(-1, 2)
-    parts = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
-    all_gather(parts, mine)
-    found = [max(map(tuple, rows.tolist())) for rows in torch.stack(parts, 1)]
-    return torch.tensor([round(-word) for _, word in found], dtype=torch.int64)
+    return best_of_pairs(mine)
 
 
 @wrong("memory")
