@@ -90,7 +90,8 @@ def world(notebook, environ):
     named = {"backend": "auto", "world_size": ""} | _defaults(notebook)
     backend = environ.get("D2LPAR_BACKEND") or named["backend"]
     ranks = environ.get("D2LPAR_RANKS") or named["world_size"]
-    return f"{backend}, {ranks} ranks" if ranks else str(backend)
+    ending = "" if str(ranks) == "1" else "s"
+    return f"{backend}, {ranks} rank{ending}" if ranks else str(backend)
 
 
 def _defaults(notebook):

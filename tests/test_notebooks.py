@@ -385,6 +385,7 @@ def test_world_is_the_one_that_defaults_names():
     assert execution.world(notebook, {}) == "sim, 4 ranks"
     assert execution.world(notebook, {"D2LPAR_BACKEND": "gloo"}) == "gloo, 4 ranks"
     assert execution.world(notebook, {"D2LPAR_RANKS": "8"}) == "sim, 8 ranks"
+    assert execution.world(notebook, {"D2LPAR_RANKS": "1"}) == "sim, 1 rank"
     assert execution.world(book(), {}) == "auto"
 
 
