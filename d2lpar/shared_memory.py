@@ -15,7 +15,6 @@ than a row goes through the board in pieces.  Nobody waits after step 3: what a 
 rank writes next is not on the diagonal, and it adds only when all have met again.
 """
 
-import os
 import threading
 import time
 import weakref
@@ -26,7 +25,6 @@ import torch.distributed as dist
 from .backends.common_memory import common_memory
 
 BYTES = 1 << 26  # of a board; what no tensor needs takes no memory
-NEAR = 1 << 21  # of a cell where every rank has a processor: its cache holds so much
 LINE = 64  # bytes of a cache line: no two ranks write into the same one
 STEPS, SIZE, CALL = range(3)  # what a rank writes into its line
 
@@ -97,10 +95,7 @@ class _Board:
             raise ValueError("This rank is not in the group: only members may call.")
         self.group, self.lock = weakref.ref(group), threading.Lock()
         self.steps, self.heard, self.views = 0, time.monotonic(), {}
-        width = BYTES // self.n**2  # bytes of a cell
-        if self.n <= (os.cpu_count() or 1):  # else to meet takes longer than memory
-            width = min(width, NEAR)
-        width = max(width // LINE, 1) * LINE
+        width = max(BYTES // self.n**2 // LINE, 1) * LINE  # bytes of a cell
         head = LINE * self.n
         memory, self.bell = common_memory(head + self.n**2 * width, group)
         self.table = torch.frombuffer(memory, dtype=torch.uint8)[head:]
