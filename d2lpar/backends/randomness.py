@@ -98,7 +98,8 @@ class RandomStates:
         if device is None or torch.device(device).type == "cpu":
             yield
         else:
-            with torch.device(device), DrawnOnHost():
+            host = DrawnOnHost() if self._cuda else contextlib.nullcontext()
+            with torch.device(device), host:
                 yield
 
 

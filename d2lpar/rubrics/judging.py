@@ -147,9 +147,8 @@ def argument(k):
 
 def on_ranks(fn, case, **options):
     """Tried by `run`, in the simulator on the CPU unless the options say otherwise."""
-    usual = {"backend": "sim", "cluster": Cluster.plain, "timeout": PATIENCE}
-    usual["device"] = "cpu"
-    options = {**usual, **case.options, **options}
+    usual = {"backend": "sim", "device": "cpu", "cluster": Cluster.plain}
+    options = {**usual, "timeout": PATIENCE, **case.options, **options}
     attempt = Attempt(case)
     try:
         with time_limit(LONGEST), _tracing(case.traced):

@@ -356,10 +356,7 @@ def _broadcast_memory(case):
     return SPARE + case.noise
 
 
-def _allocates(attempt):
-    return right(attempt) and max(attempt.run.peak_memory) > _broadcast_memory(
-        attempt.case
-    )
+_allocates = both(right, lambda a: max(a.run.peak_memory) > _broadcast_memory(a.case))
 
 
 broadcast_big = Exercise(

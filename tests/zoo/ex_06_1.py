@@ -300,24 +300,11 @@ def a_maximum_in_passing(tensor, op="sum"):
         exchange(mine, (r - 1) % n, theirs, (r + 1) % n)
 
 
-def mirrored(chunks, op):
-    """The right way, with one spare chunk."""
-    n, r = place()
-    spare = torch.empty_like(chunks[0])
-    for k in range(n - 1):
-        mine, theirs = chunks[(r + k + 1) % n], chunks[(r + k + 2) % n]
-        exchange(mine, (r - 1) % n, spare[: len(theirs)], (r + 1) % n)
-        combine(theirs, spare[: len(theirs)], op)
-    for k in range(n - 1):
-        mine, theirs = chunks[(r + k) % n], chunks[(r + k + 1) % n]
-        exchange(mine, (r - 1) % n, theirs, (r + 1) % n)
-
-
 @wrong("spare")
 def on_a_copy_of_numpy(tensor, op):
     """A copy of everything, where torch counts nothing."""
     copy = torch.from_numpy(tensor.numpy().copy())
-    mirrored(copy.tensor_split(dist.get_world_size()), op)
+    ring_of(copy.tensor_split(dist.get_world_size()), op)
     tensor.copy_(copy)
 
 
@@ -325,5 +312,5 @@ def on_a_copy_of_numpy(tensor, op):
 def one_rank_hides_a_list(tensor, op):
     """Only rank 2 keeps what it had, as a list of Python's numbers."""
     before = tensor.tolist() if dist.get_rank() == 2 else []
-    mirrored(tensor.tensor_split(dist.get_world_size()), op)
+    ring_of(tensor.tensor_split(dist.get_world_size()), op)
     del before
