@@ -24,9 +24,20 @@ def __getattr__(name):
         return importlib.import_module(f".{name}", __name__)
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)
+    value = getattr(_imported(_HOME[name]), name)
     globals()[name] = value
     return value
+
+
+def _imported(module):
+    try:
+        return importlib.import_module(f".{module}", __name__)
+    except (AttributeError, ImportError) as error:
+        from .backends import versions
+
+        if not versions.newer_than_tried():
+            raise
+        raise ImportError(versions.failed(error)) from error
 
 
 def __dir__():

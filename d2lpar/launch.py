@@ -9,7 +9,7 @@ import time
 import torch
 
 from . import ship
-from .backends import torch_private
+from .backends import torch_private, versions
 from .backends.ledger import Ledger
 from .cluster import Cluster
 from .errors import RankError
@@ -77,6 +77,7 @@ def run(
     _check_options(timeout, seed, buffered)
     _check_function(fn, args, kwargs, dict(zip(_USUAL, ours, strict=True)))
     world = _World(world_size, backend, cluster, device)
+    versions.check()
     payload = _packed(fn, args, kwargs)
     with _progress() as progress:
         outcome = world.launch(payload, timeout, seed, buffered, progress)

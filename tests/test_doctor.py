@@ -7,7 +7,9 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
+import d2lpar
 from d2lpar import doctor
+from d2lpar.backends import torch_private, versions
 
 
 def fake_torch(version="2.13.0", cuda="13.0", gpus=0, peers=True, nccl=True):
@@ -67,11 +69,42 @@ def test_without_torch_the_course_cannot_run(machine):
 
 @pytest.mark.parametrize(
     ("version", "state"),
-    [("2.10.1", "missing"), ("2.11.0+cu128", "ok"), ("3.0.0a0+git12", "ok")],
+    [("2.10.1", "missing"), ("2.11.0+cu128", "ok"), ("3.0.0a0+git12", "note")],
 )
 def test_torch_must_be_new_enough(machine, version, state):
     machine(fake_torch(version))
     assert doctor.torch()[0].state == state
+
+
+def test_a_torch_newer_than_tried_is_tried_and_refused_where_it_fails(monkeypatch):
+    monkeypatch.setattr(versions, "NEWEST", (2, 10))
+    monkeypatch.setattr(versions, "trial", versions.trial.__wrapped__)
+    found = doctor.torch()[0]
+    assert found.state == "note"
+    assert "newest that the course was tried with is 2.10" in found.advice
+    assert "passed" in found.advice
+    assert d2lpar.run(lambda: 7, world_size=2, backend="sim").results == [7, 7]
+
+    # as if torch had changed
+    monkeypatch.setattr(torch_private.Group, "broadcast", None)
+    found = doctor.torch()[0]
+    assert found.state == "missing"
+    assert 'pip install "torch==2.10.*"' in found.advice
+    with pytest.raises(RuntimeError, match=r"newest .* is 2\.10.*trial of it failed"):
+        d2lpar.run(lambda: 7, world_size=2, backend="sim")
+
+
+def test_a_newer_torch_without_what_is_imported_is_named(monkeypatch):
+    def fail(*_):
+        raise ImportError("cannot import name 'FakeTensor'")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(d2lpar.importlib, "import_module", fail)
+        with pytest.raises(ImportError, match="^cannot import name 'FakeTensor'$"):
+            d2lpar.__getattr__("run")
+        patch.setattr(versions, "NEWEST", (2, 10))
+        with pytest.raises(ImportError, match=r"tried with is 2\.10.*FakeTensor"):
+            d2lpar.__getattr__("run")
 
 
 def test_old_python_is_missing(monkeypatch):

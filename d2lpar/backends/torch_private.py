@@ -61,19 +61,22 @@ def rank_thread(engine):
 
 
 def _empty_world():
+    """A table of process groups without any, with every field that this torch has."""
+    usual = {name: getattr(c10d._world, name) for name in _TABLES}
     return types.SimpleNamespace(
         default_pg=None,
-        pg_map={},
-        pg_names={},
-        pg_group_ranks={},
-        pg_backend_config={},
         group_count=0,
-        tags_to_pg={},
-        pg_to_tag={},
-        pg_coalesce_state={},
-        comms=[],
         pg_config_info=[],
+        **{name: type(table)() for name, table in usual.items()},
     )
+
+
+_COMPUTED = ("default_pg", "group_count", "pg_config_info")
+_TABLES = [
+    name
+    for name, kind in vars(type(c10d._world)).items()
+    if isinstance(kind, property) and name not in _COMPUTED
+]
 
 
 def load_compiler():
@@ -472,6 +475,12 @@ class Group(dist.ProcessGroup):
 
     def _set_sequence_number_for_group(self):
         pass
+
+    def _get_backend(self, device):
+        """This group serves every device itself; torch 2.14 and newer ask."""
+        return self
+
+    supports_coalescing = supports_splitting = False
 
     def _start_coalescing(self, device):
         self._coalesced = []
