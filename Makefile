@@ -11,14 +11,18 @@
 #   make site     build/site: the executed course as web pages, from its outputs
 #   make slides   build/slides: a deck per chapter
 #   make browse   open every page of both in Chromium; none may ask another host
+#   make newest   make test with the newest torch, in an environment of its own
 #   make colab    try the course with Colab's versions; needs Python 3.13
 #
+# NEWEST="torch==2.14.1" is for newest: that one instead.
 # CHAPTERS="04" limits run, execute, sync, slides and colab to some chapters.
 # BENCH="--quick" and other options are for bench.  OFFLINE=1 installs from the folder
 # wheelhouse/ alone; WHEELHOUSE_TORCH=1 puts torch into that folder, too.
 
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
+NEWEST ?= torch
+VENV ?= .venv
 JUPYTER_FLAGS ?=
 CHAPTERS ?=
 BENCH ?=
@@ -26,15 +30,15 @@ WORKERS ?= 3
 OFFLINE ?=
 WHEELHOUSE_TORCH ?=
 
-BIN := .venv/bin
-STAMP := .venv/installed
-COLAB := .venv/colab
+BIN := $(VENV)/bin
+STAMP := $(VENV)/installed
+COLAB := $(VENV)/colab
 COLAB_PYTHON ?= python3.13
-GRADER := .venv/grader
-SITE := .venv/site
+GRADER := $(VENV)/grader
+SITE := $(VENV)/site
 NOTEBOOKS = $(wildcard chapters/*.ipynb solutions/*.ipynb)
 PYTEST = $(BIN)/python -m pytest -q
-NBVAL = --nbval-current-env --nbval-cell-timeout=120
+NBVAL = --nbval-current-env --nbval-cell-timeout=600
 # Nothing is compiled that nobody imports; what is imported is compiled once and kept.
 export PYTHONDONTWRITEBYTECODE :=
 PIP = $(BIN)/pip install --no-compile
@@ -49,7 +53,7 @@ endif
 
 PLAIN = env -u D2LPAR_BACKEND -u D2LPAR_RANKS D2LPAR_PROGRESS=0
 
-.PHONY: run lab test bench execute sync exercises setup
+.PHONY: run lab test units notebooks processes newest bench execute sync exercises setup
 .PHONY: wheelhouse site slides browse colab
 .DEFAULT_GOAL := run
 
@@ -92,16 +96,28 @@ browse: $(SITE)
 	@$(BIN)/python site/browse.py build/site
 	@test ! -d build/slides || $(BIN)/python site/browse.py build/slides
 
-# Many tests wait, so there are more workers than most machines have cores to spare.
-# The last lines are pytest's own.
+# Every phase runs, even where an earlier one fails. Many tests wait, so there are more
+# workers than most machines have cores to spare.
 test: setup $(GRADER)
+	@$(MAKE) --no-print-directory --keep-going units notebooks processes
+
+units:
 	@echo "== unit tests"
 	@$(PLAIN) $(PYTEST) -n $(WORKERS) --dist worksteal tests
+
+notebooks:
 	@echo "== chapters and solutions, outputs compared"
 	@$(PLAIN) $(PYTEST) -n $(WORKERS) --dist loadscope --nbval $(NBVAL) $(NOTEBOOKS)
+
+processes:
 	@echo "== chapters on real processes, outputs not compared"
 	@D2LPAR_BACKEND=gloo D2LPAR_PROGRESS=0 $(PYTEST) -n 2 --dist loadscope --nbval-lax $(NBVAL) \
 	    $(wildcard chapters/*.ipynb)
+
+newest:
+	@test -x $(VENV)/newest/bin/python || $(PYTHON) -m venv $(VENV)/newest
+	@$(VENV)/newest/bin/pip install --no-compile --upgrade "$(NEWEST)"
+	@$(MAKE) --no-print-directory test VENV=$(VENV)/newest
 
 # Colab's packages in a folder of their own.  The first cell of a chapter installs
 # d2lpar, from a wheel of this clone; then each chapter runs where the clone is not.
@@ -123,15 +139,15 @@ colab:
 
 setup: $(STAMP)
 
-# A torch that is there is used and kept: first the one in .venv, then the one that
-# $(PYTHON) has (a path file lets .venv see it). Where there is none, $(TORCH).
+# A torch that is there is used and kept: first the one in $(VENV), then the one that
+# $(PYTHON) has (a path file lets $(VENV) see it). Where there is none, $(TORCH).
 $(STAMP): pyproject.toml
-	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -c "$(HAS_TORCH)" || $(PYTHON) -c "$(WHERE_TORCH)" \
 	    > "$$($(BIN)/python -c '$(SITE)')/torch_of_python.pth"
 	@$(BIN)/python -c "$(HAS_TORCH)" || $(PIP) "$(TORCH)"
-	@$(BIN)/python -c "$(KEEP_TORCH)" > .venv/keep.txt
-	$(PIP) -q -c .venv/keep.txt -e ".[lab,test]"
+	@$(BIN)/python -c "$(KEEP_TORCH)" > $(VENV)/keep.txt
+	$(PIP) -q -c $(VENV)/keep.txt -e ".[lab,test]"
 	$(SLIM)
 	@$(PIP) -q --no-deps d2l==1.0.3 || \
 	    echo "Warning: d2l 1.0.3 was not installed. The course runs without it."
@@ -139,12 +155,12 @@ $(STAMP): pyproject.toml
 
 # nbgrader puts a menu of its own into JupyterLab, which only instructors want.
 $(GRADER): $(STAMP)
-	$(PIP) -q -c .venv/keep.txt -e ".[instructor]"
+	$(PIP) -q -c $(VENV)/keep.txt -e ".[instructor]"
 	$(SLIM)
 	@touch $@
 
 $(SITE): $(STAMP)
-	$(PIP) -q -c .venv/keep.txt -e ".[site]"
+	$(PIP) -q -c $(VENV)/keep.txt -e ".[site]"
 	$(SLIM)
 	@touch $@
 

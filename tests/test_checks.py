@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 import d2lpar
+from conftest import WATCHDOG
 from d2lpar import checks
 from d2lpar.report import Report, Row
 from d2lpar.rubrics import judging
@@ -190,11 +191,12 @@ def swallows(x):
     ids=lambda value: getattr(value, "__name__", None),
 )
 def test_whatever_it_does_a_report_comes(ring, monkeypatch, answer, words):
-    monkeypatch.setattr(judging, "PATIENCE", 1.0)
-    monkeypatch.setattr(judging, "LONGEST", 2.0)
     start = time.monotonic()
-    report = ring(answer)
-    assert time.monotonic() - start < 60
+    with monkeypatch.context() as hurried:
+        hurried.setattr(judging, "PATIENCE", 1.0)
+        hurried.setattr(judging, "LONGEST", 2.0)
+        report = ring(answer)
+    assert time.monotonic() - start < WATCHDOG
     assert not report.passed and report.score == 0.0
     assert words in str(report)
     assert ring(pass_on).passed  # and nothing is left behind

@@ -6,14 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
 import pytest
 from typer.testing import CliRunner
 
-from conftest import ROOT
+from conftest import ROOT, WATCHDOG, family_of
 from d2lpar import cli, notebooks
 
 
@@ -96,7 +95,7 @@ def call(*arguments, cwd):
     environ = os.environ | {"PYTHONPATH": str(ROOT)}
     return subprocess.run(
         [sys.executable, "-m", "d2lpar", *arguments],
-        cwd=cwd, env=environ, capture_output=True, text=True, timeout=120,
+        cwd=cwd, env=environ, capture_output=True, text=True, timeout=WATCHDOG,
     )  # fmt: skip
 
 
@@ -217,13 +216,10 @@ def test_bench_is_interrupted_cleanly(tmp_path):
         command, env=environ, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     ) as child:  # fmt: skip
-        family, deadline = [], time.monotonic() + 60
-        while len(family) < 5 and time.monotonic() < deadline:  # ranks have started
-            family = psutil.Process(child.pid).children(recursive=True)
-            time.sleep(0.05)
+        family = family_of(child.pid, 5)  # ranks have started
         child.send_signal(signal.SIGINT)
-        _, errors = child.communicate(timeout=30)
-    gone, alive = psutil.wait_procs(family, timeout=10)
+        _, errors = child.communicate(timeout=WATCHDOG)
+    gone, alive = psutil.wait_procs(family, timeout=WATCHDOG)
     assert child.returncode == 130
     assert errors == ""
     assert not alive and len(gone) >= 5

@@ -7,7 +7,6 @@ import math
 import os
 import subprocess
 import tempfile
-import time
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,7 @@ import torch.distributed as dist
 from torch import nn
 from typer.testing import CliRunner
 
-from conftest import ROOT
+from conftest import ROOT, eventually
 from d2lpar import checks, cli, grading, grading_limits, notebooks
 from d2lpar.report import Report
 from d2lpar.rubrics import judging, start
@@ -151,13 +150,11 @@ def test_feedback_holds_the_report(graded):
 def test_nothing_is_left(graded):
     folder = graded[1]
     assert not list(folder.glob("grading-*"))
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
-        alive = [p for p in psutil.process_iter(["cwd"]) if str(folder) in str(p.info)]
-        if not alive:
-            break
-        time.sleep(0.2)
-    assert not alive
+
+    def alive():
+        return [p for p in psutil.process_iter(["cwd"]) if str(folder) in str(p.info)]
+
+    assert eventually(lambda: not alive())
 
 
 def test_who_has_left_the_session_is_ended_too(tmp_path):

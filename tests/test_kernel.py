@@ -9,9 +9,9 @@ import psutil
 import pytest
 from jupyter_client.manager import start_new_kernel
 
-BOTH = pytest.mark.parametrize("backend", ["sim", "gloo"])
-WATCHDOG = 60.0
+from conftest import WATCHDOG
 
+BOTH = pytest.mark.parametrize("backend", ["sim", "gloo"])
 SETUP = """
 import time, torch, torch.distributed as dist, d2lpar
 

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from conftest import ROOT
+from conftest import ROOT, WATCHDOG
 
 BROKEN = 'raise OSError("libtorch.so: cannot open shared object file\\nmore")'
 OLD = """
@@ -37,7 +37,7 @@ def call(*words, path=(), python=sys.executable, before=""):
     }
     done = subprocess.run(
         [python, "-c", before + TESTED, *words],
-        env=environ, cwd=ROOT, capture_output=True, text=True, timeout=120,
+        env=environ, cwd=ROOT, capture_output=True, text=True, timeout=WATCHDOG,
     )  # fmt: skip
     assert "Traceback" not in done.stderr
     return done.returncode, done.stdout, done.stderr

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 import d2lpar
-from conftest import ROOT
+from conftest import ROOT, WATCHDOG, family_of
 from d2lpar import shared_memory
 from d2lpar.backends import common_memory
 from d2lpar.shared_memory import add_piece, shared_memory_allreduce
@@ -301,7 +301,7 @@ def test_nothing_is_left_whatever_happens(world, how):
     d2lpar.run(ends, "well", world_size=3, backend=world)
     assert inventory() == before
     with pytest.raises(d2lpar.RankError, match=CULPRITS[how]):
-        d2lpar.run(ends, how, world_size=3, backend=world, timeout=1.5)
+        d2lpar.run(ends, how, world_size=3, backend=world, timeout=5)
     assert inventory() == before
     assert before[2:] == ([], [], 0)
 
@@ -358,13 +358,10 @@ def test_nothing_is_left_when_the_kernel_is_killed():
         command, env=environ, stdout=subprocess.PIPE, text=True
     ) as child:
         assert child.stdout.readline() == "ready\n"
-        family, deadline = [], time.monotonic() + 20
-        while len(family) < 5 and time.monotonic() < deadline:
-            family = psutil.Process(child.pid).children(True)
-            time.sleep(0.05)
+        family = family_of(child.pid, 5)
         time.sleep(0.3)
         child.kill()
-        gone, alive = psutil.wait_procs(family, timeout=10)
+        gone, alive = psutil.wait_procs(family, timeout=WATCHDOG)
     assert len(gone) >= 5 and not alive
     assert inventory() == before
 
@@ -471,7 +468,7 @@ def test_plain_torchrun(tmp_path):
     done = subprocess.run(
         [sys.executable, *command],
         env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True, text=True, timeout=120,
+        capture_output=True, text=True, timeout=WATCHDOG,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("right") == 2
