@@ -1,7 +1,7 @@
 # Two commands after a clone: `make run` and `make test`.
 #
 #   make run      execute every chapter on this machine and report a row per chapter
-#   make lab      open the course in JupyterLab at chapter 00
+#   make lab      open a copy of the course, work/, in JupyterLab at chapter 00
 #   make test     run every test, and every chapter twice: simulated and on processes
 #   make execute  write the chapters' outputs anew
 #   make bench    measure the all-reduces, the start-up and the simulator
@@ -61,8 +61,7 @@ run: setup
 	@$(BIN)/python -m d2lpar run $(CHAPTERS)
 
 lab: setup
-	@$(BIN)/python -m jupyterlab --ServerApp.root_dir="$(CURDIR)" $(JUPYTER_FLAGS) \
-	    chapters/00_start.ipynb
+	@$(BIN)/python -m d2lpar lab $(JUPYTER_FLAGS)
 
 execute: setup
 	@$(BIN)/python -m d2lpar execute $(CHAPTERS)

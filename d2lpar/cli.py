@@ -1,9 +1,11 @@
 """The commands: what a learner, an instructor and a contributor type."""
 
 import difflib
+import importlib.util
 import json
 import os
 import sys
+import tempfile
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -67,12 +69,14 @@ def run(
     environ = dict(os.environ)
     if backend is not None:
         environ["D2LPAR_BACKEND"] = backend.value
-    execution = _execution()
+    execution, package = _execution(), notebooks.installed()
 
     def one(path, on_cell):
-        return execution.execute(path, environ, timeout, on_cell)
+        folder = scratch if package in path.parents else None
+        return execution.execute(path, environ, timeout, on_cell, folder)
 
-    _each(notebooks.find(chapters or ()), one)
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
+        _each(notebooks.find(chapters or ()), one)
 
 
 @app.command()
@@ -83,7 +87,7 @@ def execute(chapters: Chapters = None, timeout: Timeout = 120.0):
     def one(path, on_cell):
         return execution.rewrite(path, timeout, on_cell)
 
-    _each(notebooks.find(chapters or (), ("chapters", "solutions")), one)
+    _each(_writable(chapters), one)
 
 
 @app.command()
@@ -92,7 +96,7 @@ def sync(chapters: Chapters = None):
     from . import glossary, inline_code
 
     console = Console(highlight=False, soft_wrap=True)
-    for path in notebooks.find(chapters or (), ("chapters", "solutions")):
+    for path in _writable(chapters):
         notebook = notebooks.read(path)
         try:
             changed = inline_code.sync(notebook)
@@ -120,9 +124,19 @@ def exercises(
         from . import exercises as made
     except ModuleNotFoundError as error:
         raise Refused(f"{error.name} is not installed. {INSTRUCTOR}") from None
-    for path in notebooks.find(chapters or (), ("solutions",)):
+    for path in notebooks.find(chapters or (), ("solutions",), notebooks.repository):
         state = "written" if made.generate(path) else "unchanged"
         print(f"exercises/{path.name}: {state}")
+
+
+def _writable(chapters):
+    """Notebooks of this folder or of the clone, never those of the package."""
+
+    def where():
+        here = notebooks.course()
+        return notebooks.repository() if here == notebooks.installed() else here
+
+    return notebooks.find(chapters or (), ("chapters", "solutions"), where)
 
 
 def _list_exercises(paths):
@@ -149,7 +163,7 @@ def assign(
     except ModuleNotFoundError as error:
         raise Refused(f"{error.name} is not installed. {INSTRUCTOR}") from None
     table = Table("exercise", "what is varied", title=f"Only for you: seed {seed}")
-    for path in notebooks.find(chapters, ("solutions",)):
+    for path in notebooks.find(chapters, ("solutions",), notebooks.originals):
         for name, varied in made.assign(path, seed, to):
             table.add_row(name, varied)
     console = Console(highlight=False, soft_wrap=True)
@@ -185,7 +199,7 @@ def grade(
     for path in filter(None, (csv_file, feedback)):
         if not path.absolute().parent.is_dir():
             raise Refused(f"There is no folder {path.parent} for {path.name}.")
-    where = solutions or notebooks.repository() / "solutions"
+    where = solutions or notebooks.originals() / "solutions"
     masters = sorted(where.glob("*.ipynb"))
     if not masters:
         raise Refused(f"There are no notebooks in {where} to grade with.")
@@ -276,16 +290,47 @@ def wheelhouse(
     print("and type there: make run OFFLINE=1")
 
 
+Copy = Annotated[
+    Path | None,
+    typer.Option("--to", help="The folder; in a clone work/, else d2lpar-course/."),
+]
+
+
 @app.command()
-def lab():
-    """Open the course in JupyterLab, at chapter 00."""
+def course(to: Copy = None):
+    """Lay out a copy of the course to work on, or bring it up to date."""
+    _lay_out(to)
+
+
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True}
+)
+def lab(context: typer.Context, to: Copy = None):
+    """Open a copy of the course in JupyterLab, whose options may follow."""
     _ready()
-    root = notebooks.repository()
-    words = [f"--ServerApp.root_dir={root}", str(root / "chapters/00_start.ipynb")]
+    if importlib.util.find_spec("jupyterlab") is None:
+        raise Refused(f"JupyterLab is not installed. {LAB}")
+    folder = _lay_out(to).resolve()
+    words = [f"--ServerApp.root_dir={folder}", *context.args]
+    words.append(str(folder / "chapters" / "00_start.ipynb"))
     try:
         os.execv(sys.executable, [sys.executable, "-m", "jupyterlab", *words])
     except OSError as error:
-        raise Refused(f"JupyterLab did not start: {error}. {LAB}") from None
+        raise Refused(f"JupyterLab did not start: {error}.") from None
+
+
+def _lay_out(to):
+    from . import working_copy
+
+    to = to or working_copy.default()
+    try:
+        laid = working_copy.lay_out(to)
+    except ValueError as error:
+        raise Refused(error) from None
+    except OSError as error:
+        raise Refused(f"The course cannot be laid out in {to}: {error}.") from None
+    print(laid, flush=True)
+    return to
 
 
 @app.command()

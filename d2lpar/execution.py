@@ -43,11 +43,12 @@ class Outcome:
     notebook: dict
 
 
-def execute(path, environ=None, timeout=120.0, on_cell=None):
+def execute(path, environ=None, timeout=120.0, on_cell=None, folder=None):
     """Run every cell in a fresh kernel of this Python, in the notebook's folder.
 
     The file is not changed.  `environ` is the kernel's environment, `timeout` the
-    seconds a cell may take.  `on_cell()` is called after every code cell.
+    seconds a cell may take.  `on_cell()` is called after every code cell.  `folder` is
+    where the kernel works, if not beside the notebook.
     """
     path = Path(path).resolve()
     environ = dict(os.environ if environ is None else environ)
@@ -56,7 +57,8 @@ def execute(path, environ=None, timeout=120.0, on_cell=None):
     notebooks.give_ids(source)
     node = nbformat.from_dict(source | {"nbformat": 4, "nbformat_minor": 5})
     start = time.perf_counter()
-    failure = _run_cells(_client(node, path.parent, timeout), environ, on_cell)
+    client = _client(node, folder or path.parent, timeout)
+    failure = _run_cells(client, environ, on_cell)
     seconds = time.perf_counter() - start
     # nbclient adds to the node, so it is the node that holds the outputs
     executed = notebooks.plain(node)

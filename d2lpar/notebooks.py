@@ -11,6 +11,7 @@ import json
 import os
 import re
 import tempfile
+from importlib.resources import files
 from pathlib import Path
 
 # What pip installs.  `d2lpar badges` writes the address of a fork here.
@@ -47,23 +48,55 @@ KEPT_CELL_METADATA = (
 )
 WIDGET = "application/vnd.jupyter.widget-view+json"
 WIDGET_TEXT = "A widget: run this cell to move its controls."
+# What a working copy has of its own: see working_copy.py.
+MANIFEST = ".d2lpar.json"
+NEWER = re.compile(r"\.new\d*$")  # ends the name of a version beside a changed one
 ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
 def repository():
-    """The folder that holds `chapters/`: here, or where this package lies."""
+    """Return the folder of a clone: this one, or the one from which d2lpar is imported.
+
+    FileNotFoundError where there is neither.  A learner's working copy is no clone.
+    """
     for folder in (Path.cwd(), Path(__file__).resolve().parent.parent):
-        if (folder / "chapters").is_dir():
+        if (folder / "chapters").is_dir() and not (folder / MANIFEST).exists():
             return folder
     raise FileNotFoundError(
         "No chapters/ folder here: run this from a clone of the repository."
     )
 
 
-def find(names=(), folders=("chapters",)):
-    """Paths of the notebooks that `names` select ("04", "messages", a path), or all."""
-    root = None if names and all(Path(n).is_file() for n in names) else repository()
+def installed():
+    """Return the folder in which an installed d2lpar keeps the course, or None."""
+    folder = files(__package__) / "course"
+    return folder if (folder / "chapters").is_dir() else None
+
+
+def originals():
+    """Return the folder of the course as it was published: a clone or `installed()`."""
+    try:
+        return repository()
+    except FileNotFoundError:
+        if installed() is None:
+            raise
+        return installed()
+
+
+def course():
+    """Return the folder whose chapters are read: this one, or else `originals()`."""
+    here = Path.cwd()
+    return here if (here / "chapters").is_dir() else originals()
+
+
+def find(names=(), folders=("chapters",), where=course):
+    """Paths of the notebooks that `names` select ("04", "messages", a path), or all.
+
+    `where()` is the folder of the course.  It is not asked where all names are paths.
+    """
+    root = None if names and all(Path(n).is_file() for n in names) else where()
     known = [p for f in folders if root for p in sorted((root / f).glob("*.ipynb"))]
+    known = [path for path in known if not NEWER.search(path.stem)]
     if not names:
         return known
     return [path for name in names for path in _matches(name, known)]

@@ -10,8 +10,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-EXTRAS = "lab,test,instructor"
-BUILD = "setuptools>=77"  # with it pip installs a clone; see pyproject.toml
+EXTRAS = "lab,test,instructor"  # `test` has what pip builds a clone with
 D2L = "d2l==1.0.3"  # its metadata asks for packages that are too old: without them
 STAND_IN = "2.11+none"
 
@@ -23,7 +22,7 @@ def fill(folder, root, torch=None):
     with pip's own words where pip fails.  Returns the wheels.
     """
     folder = Path(folder)
-    wanted = [f"{root}[{EXTRAS}]", BUILD]
+    wanted = [f"{root}[{EXTRAS}]"]
     with tempfile.TemporaryDirectory() as scratch:
         if torch:
             wanted.append(torch)

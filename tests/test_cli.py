@@ -1,12 +1,11 @@
 """The commands, called as a user calls them."""
 
-import importlib
+import importlib.util
 import json
 import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import psutil
 import pytest
@@ -133,13 +132,26 @@ def test_doctor_exits_with_one_where_it_does_not(monkeypatch):
     assert invoke("doctor").exit_code == 1
 
 
-def test_lab_opens_chapter_00(monkeypatch):
+def test_lab_opens_chapter_00_of_a_copy_and_hands_options_on(tmp_path, monkeypatch):
     called = []
-    monkeypatch.setattr(notebooks, "repository", lambda: Path("course"))
     monkeypatch.setattr(os, "execv", lambda program, words: called.append(words))
-    invoke("lab")
-    words = ["--ServerApp.root_dir=course", str(Path("course/chapters/00_start.ipynb"))]
-    assert called == [[sys.executable, "-m", "jupyterlab", *words]]
+    folder = tmp_path / "mine"
+    invoke("lab", "--to", str(folder), "--no-browser", "--port", "8899")
+    chapter = folder / "chapters" / "00_start.ipynb"
+    words = [f"--ServerApp.root_dir={folder}", "--no-browser", "--port", "8899"]
+    assert called == [[sys.executable, "-m", "jupyterlab", *words, str(chapter)]]
+    assert chapter.read_bytes() == (ROOT / "chapters/00_start.ipynb").read_bytes()
+
+
+def test_lab_without_jupyterlab_says_what_to_install(tmp_path, monkeypatch):
+    found = importlib.util.find_spec
+    hide = lambda name: None if name == "jupyterlab" else found(name)
+    monkeypatch.setattr(importlib.util, "find_spec", hide)
+    with pytest.raises(cli.Refused, match=r'JupyterLab is .* "d2lpar\[lab\]"'):
+        CliRunner().invoke(
+            cli.app, ["lab", "--to", str(tmp_path / "x")], catch_exceptions=False
+        )
+    assert not (tmp_path / "x").exists()
 
 
 def training_benches():

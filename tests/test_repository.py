@@ -24,7 +24,7 @@ cli
 execution prove bench_overlap bench_sharding bench_tensor_parallel bench_pipeline
 grading_worker assign
 inline_code glossary doctor exercises grading bench badges wheelhouse script \
-    catalogue grading_limits
+    catalogue grading_limits working_copy
 notebooks d2l_loader
 __init__
 checks

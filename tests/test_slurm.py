@@ -54,8 +54,7 @@ def test_a_chapter_is_started_on_every_node(tmp_path, environ, ranks):
 
 def test_jupyterlab_is_open_to_this_node_alone(tmp_path):
     (start,), told = job("lab.sbatch", tmp_path)
-    assert start.startswith("-m jupyterlab --no-browser --ip=localhost --port=20041")
-    assert start.endswith("chapters/00_start.ipynb")
+    assert start.startswith("-m d2lpar lab --no-browser --ip=localhost --port=20041")
     assert "ssh -N -L 20041:localhost:20041 -J LOGIN-NODE" in told
 
 

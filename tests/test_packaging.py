@@ -1,0 +1,165 @@
+"""The wheel and the sdist: they hold the whole course, and it runs from the wheel."""
+
+import email
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+
+import pytest
+
+from conftest import ROOT
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+SOURCES = ("chapters", "d2lpar", "exercises", "pictures", "solutions")
+BESIDE = ("LICENSE", "LICENSE-text", "README.md", "pyproject.toml", ".gitignore")
+LARGEST = 8e6  # bytes of a wheel
+
+
+@pytest.fixture(scope="module")
+def export(tmp_path_factory):
+    """The files of the course without git, and two that do not belong to it."""
+    folder = tmp_path_factory.mktemp("export")
+    drop = shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints")
+    for name in SOURCES:
+        shutil.copytree(ROOT / name, folder / name, ignore=drop)
+    for name in BESIDE:
+        shutil.copy(ROOT / name, folder)
+    for stray in ("chapters/.ipynb_checkpoints/00.ipynb", "work/chapters/00.ipynb"):
+        (folder / stray).parent.mkdir(parents=True)
+        (folder / stray).write_text("{}")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(export, tmp_path_factory):
+    """The wheel that pip builds, from what is installed here and nothing else."""
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-index"]
+    command += ["--no-deps", "--no-build-isolation", "--wheel-dir", str(folder)]
+    done = subprocess.run([*command, str(export)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    [path] = folder.glob("*.whl")
+    return path
+
+
+@pytest.fixture(scope="module")
+def unpacked(wheel, tmp_path_factory):
+    """A folder that holds what the wheel installs."""
+    folder = tmp_path_factory.mktemp("unpacked")
+    zipfile.ZipFile(wheel).extractall(folder)
+    return folder
+
+
+def course():
+    """Name to bytes of every file of the course that learners get."""
+    kinds = ("chapters/*.ipynb", "exercises/*.ipynb", "solutions/*.ipynb")
+    kinds += ("solutions/*.toml", "pictures/*.png")
+    found = [path for kind in kinds for path in ROOT.glob(kind)]
+    return {path.relative_to(ROOT).as_posix(): path.read_bytes() for path in found}
+
+
+def test_the_wheel_holds_the_course_and_nothing_else_of_it(unpacked):
+    inside = unpacked / "d2lpar" / "course"
+    found = [path for path in inside.rglob("*") if path.is_file()]
+    packed = {p.relative_to(inside).as_posix(): p.read_bytes() for p in found}
+    assert packed == course()
+    assert len(packed) > 40
+
+
+def test_the_wheel_holds_the_library_and_no_tests(unpacked):
+    library = {p.relative_to(ROOT) for p in (ROOT / "d2lpar").rglob("*.py")}
+    library.add((ROOT / "d2lpar" / "hardware.csv").relative_to(ROOT))
+    files = {p.relative_to(unpacked) for p in unpacked.rglob("*") if p.is_file()}
+    others = {p for p in files - library if p.parts[:2] != ("d2lpar", "course")}
+    assert library <= files
+    assert {path.parts[0] for path in others} == {"d2lpar-0.1.0.dist-info"}
+
+
+def test_the_wheel_is_small_enough_to_hand_out(wheel):
+    assert wheel.stat().st_size < LARGEST
+
+
+def test_the_sdist_holds_what_the_repository_does_and_no_copy(export, tmp_path):
+    from hatchling.builders.sdist import SdistBuilder
+
+    [path] = SdistBuilder(str(export)).build(directory=str(tmp_path))
+    with tarfile.open(path) as archive:
+        names = [name.split("/", 1)[1] for name in archive.getnames()]
+    here = {p.relative_to(ROOT).as_posix() for p in (ROOT / "d2lpar").rglob("*.py")}
+    assert set(course()) | here | set(BESIDE) <= set(names)
+    assert [n for n in names if n.startswith("work/") or "_checkpoint" in n] == []
+
+
+def test_the_same_packages_build_the_wheel_here_and_elsewhere():
+    needed = PROJECT["build-system"]["requires"]
+    assert set(needed) <= set(PROJECT["project"]["optional-dependencies"]["test"])
+
+
+def test_the_description_shows_no_link_to_a_file_beside_it(unpacked):
+    """A package index shows the README alone."""
+    [path] = unpacked.glob("*.dist-info/METADATA")
+    message = email.message_from_string(path.read_text(encoding="utf-8"))
+    text = message.get_payload()
+    assert message["Description-Content-Type"].startswith("text/markdown")
+    assert text.startswith("# d2lpar")
+    code = re.compile(r"^```.*?^```$", re.M | re.S)
+    targets = re.findall(r"\]\(([^)]+)\)", code.sub("", text))
+    assert targets and all(target.startswith("https://") for target in targets)
+    words = re.sub(r"\W+", " ", text)
+    assert "A check tells what your answer does" in words
+
+
+# As an installed course
+
+
+@pytest.fixture
+def installed(unpacked, tmp_path):
+    """Call d2lpar in an empty folder, imported from the unpacked wheel alone."""
+    environ = {k: v for k, v in os.environ.items() if not k.startswith("D2LPAR_")}
+    environ["PYTHONPATH"] = str(unpacked)
+
+    def call(*words):
+        return subprocess.run(
+            [sys.executable, "-m", "d2lpar", *words],
+            cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=240,
+        )  # fmt: skip
+
+    return call
+
+
+def test_a_chapter_runs_in_an_empty_folder(installed, unpacked, tmp_path):
+    before = {path: path.read_bytes() for path in unpacked.rglob("*.ipynb")}
+    done = installed("run", "00")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith("00_start") and done.stdout.endswith("pass\n")
+    assert list(tmp_path.iterdir()) == []
+    assert {path: path.read_bytes() for path in unpacked.rglob("*.ipynb")} == before
+
+
+def test_the_course_is_laid_out_from_the_package(installed, tmp_path):
+    done = installed("course")
+    assert done.stdout == (
+        "The course is in d2lpar-course. These copies are yours to change.\n"
+    ), done.stderr
+    laid = tmp_path / "d2lpar-course"
+    shown = {name for name in course() if not name.endswith(".toml")}
+    assert {name: (laid / name).read_bytes() for name in shown} == {
+        name: data for name, data in course().items() if name in shown
+    }
+
+
+def test_commands_that_read_notebooks_find_them_in_the_package(installed, tmp_path):
+    assert installed("script", "04").stdout.endswith(" 04_messages.py\n")
+    assert "04.1" in installed("exercises", "04", "--list").stdout
+
+
+@pytest.mark.parametrize("command", ["execute", "sync"])
+def test_commands_that_write_notebooks_want_a_clone(installed, command):
+    done = installed(command, "00")
+    assert done.returncode == 1
+    assert done.stderr.startswith("d2lpar: No chapters/ folder here: run this from a")
