@@ -17,23 +17,40 @@ MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 TARGETS = " ".join(re.findall(r"^\.PHONY: (.*)$", MAKEFILE, re.M)).split()
 
 
+COMMANDS_OF_D2LPAR = [c.callback.__name__ for c in cli.app.registered_commands]
+# What comes before a command that d2lpar's container or uv's environment executes.
+STARTED = re.compile(r"^(docker run( --[a-z]+)* d2lpar|uv run|python -m) (?=d2lpar )")
+
+
+def call(command):
+    """The words of a command; `python -m d2lpar` is `d2lpar`, wherever it runs."""
+    return shlex.split(STARTED.sub("", re.sub(r"\$\{\{.*?\}\}", "x", command)))
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_calls_what_is_there(command):
-    first, *words = shlex.split(re.sub(r"\$\{\{.*?\}\}", "x", command))
+    first, *words = call(command)
     if first == "make":
         assert words[0] in TARGETS
         variables = [word.split("=")[0] for word in words[1:]]
         assert all(f"\n{name} ?=" in MAKEFILE for name in variables)
-        return
-    assert (first, words[0]) == ("python", "-m")
-    tool, rest = words[1], words[2:]
-    if tool == "d2lpar":
-        assert rest[0] in [c.callback.__name__ for c in cli.app.registered_commands]
-    elif tool == "pytest":
-        files = [word for word in rest if word.startswith("tests/")]
+    elif first == "d2lpar":
+        assert words[0] in COMMANDS_OF_D2LPAR
+    elif first == "python" and words[1] == "pytest":
+        files = [word for word in words if word.startswith("tests/")]
         assert files and all((ROOT / name).is_file() for name in files)
+    elif first == "docker":
+        assert words == ["build", "--tag", "d2lpar", "."]
+        assert (ROOT / "Dockerfile").is_file()
     else:
-        assert (tool, rest[0]) == ("pip", "install")
+        known = ("python -m pip install", "python -m build", "uv sync")
+        assert command.startswith(known)
+
+
+def test_the_package_is_tried_from_nothing():
+    runs = [step["run"] for step in JOBS["package"]["steps"] if "run" in step]
+    starts = [call(run) for run in runs]
+    assert starts.count(["d2lpar", "run", "00"]) == 3  # the wheel, uv, the container
 
 
 def test_three_systems_and_every_python_that_is_supported():
