@@ -6,7 +6,7 @@ installs gets the address from which pip takes this fork.  Nothing else changes.
 
 import re
 
-from . import notebooks
+from . import notebooks, project_links
 
 COLAB = "https://colab.research.google.com"
 KAGGLE = "https://kaggle.com"
@@ -33,6 +33,7 @@ def stamp(repo, branch="main", root=None):
     text = readme.read_text(encoding="utf-8")
     text = _badged(text, f"{where}/chapters/00_start.ipynb")
     changed += [readme] if _write(readme, _addressed(text, "address", address)) else []
+    changed += _stamp_project(root, f"{GITHUB}/{repo}", branch)
     for folder in ("chapters", "exercises", "solutions"):
         opened = "chapters" if folder == "chapters" else "exercises"
         for path in sorted((root / folder).glob("*.ipynb")):
@@ -92,3 +93,12 @@ def _write(path, text):
         return False
     path.write_text(text, encoding="utf-8", newline="\n")
     return True
+
+
+def _stamp_project(root, github, branch):
+    """Write the repository's page on GitHub into pyproject.toml, if there is one."""
+    path = root / "pyproject.toml"
+    if not path.is_file():
+        return []
+    text = path.read_text(encoding="utf-8")
+    return [path] if _write(path, project_links.linked(text, github, branch)) else []

@@ -13,6 +13,7 @@ import zipfile
 import pytest
 
 from conftest import ROOT
+from d2lpar import badges, project_links
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 SOURCES = ("chapters", "d2lpar", "exercises", "pictures", "solutions")
@@ -100,18 +101,67 @@ def test_the_same_packages_build_the_wheel_here_and_elsewhere():
     assert set(needed) <= set(PROJECT["project"]["optional-dependencies"]["test"])
 
 
+def targets(description):
+    """Where the links and pictures of a description lead."""
+    code = re.compile(r"^```.*?^```$", re.M | re.S)
+    return re.findall(r"\]\(([^)]+)\)", code.sub("", description))
+
+
 def test_the_description_shows_no_link_to_a_file_beside_it(unpacked):
     """A package index shows the README alone."""
     [path] = unpacked.glob("*.dist-info/METADATA")
     message = email.message_from_string(path.read_text(encoding="utf-8"))
     text = message.get_payload()
     assert message["Description-Content-Type"].startswith("text/markdown")
-    assert text.startswith("# d2lpar")
-    code = re.compile(r"^```.*?^```$", re.M | re.S)
-    targets = re.findall(r"\]\(([^)]+)\)", code.sub("", text))
-    assert targets and all(target.startswith("https://") for target in targets)
-    words = re.sub(r"\W+", " ", text)
-    assert "A check tells what your answer does" in words
+    assert text.startswith("# d2lpar") and "](pictures/" not in text
+    found = [target for target in targets(text) if not target.startswith("https://")]
+    assert found == [] and "00 start" in text
+
+
+def described(folder, github, branch):
+    """Description and addresses in the metadata of a stamped export."""
+    from hatchling.metadata.core import ProjectMetadata
+    from hatchling.plugin.manager import PluginManager
+
+    for name in BESIDE:
+        shutil.copy(ROOT / name, folder)
+    path = folder / "pyproject.toml"
+    path.write_text(project_links.linked(path.read_text(), github, branch))
+    core = ProjectMetadata(str(folder), PluginManager()).core
+    return core.readme, core.urls
+
+
+def test_with_an_address_links_lead_to_the_repository(tmp_path):
+    github = "https://github.com/ada/course"
+    text, urls = described(tmp_path, github, "spring")
+    assert urls["Homepage"] == github
+    assert urls["Changelog"] == f"{github}/blob/spring/CHANGELOG.md"
+    raw = "https://raw.githubusercontent.com/ada/course/spring/pictures/gather_ring.png"
+    assert re.search(rf"^!\[Two timelines.*\]\({re.escape(raw)}\)$", text, re.M)
+    found = targets(text)
+    assert f"{github}/blob/spring/chapters/00_start.ipynb" in found
+    assert f"{github}/blob/spring/README.md#without-a-network" in found
+    assert all(target.startswith("https://") for target in found)
+
+
+def test_an_address_is_replaced_and_removed():
+    plain = project_links.linked((ROOT / "pyproject.toml").read_text())
+    first = project_links.linked(plain, "https://github.com/ada/course")
+    assert first != plain and project_links.linked(first) == plain
+    second = project_links.linked(first, "https://github.com/b/c", "v2")
+    assert "ada/course" not in second and project_links.linked(second) == plain
+
+
+def test_badges_write_the_address_into_the_project(tmp_path):
+    clone = tmp_path / "clone"
+    shutil.copytree(ROOT / "d2lpar", clone / "d2lpar")
+    for name in BESIDE:
+        shutil.copy(ROOT / name, clone)
+    path = clone / "pyproject.toml"
+    assert path in badges.stamp("ada/course", root=clone)
+    urls = tomllib.loads(path.read_text())["project"]["urls"]
+    assert urls["Homepage"] == "https://github.com/ada/course"
+    assert path not in badges.stamp("ada/course", root=clone)
 
 
 # As an installed course

@@ -25,7 +25,7 @@ execution prove bench_overlap bench_sharding bench_tensor_parallel bench_pipelin
 grading_worker assign
 inline_code glossary doctor exercises grading bench badges wheelhouse script \
     catalogue grading_limits working_copy
-notebooks d2l_loader
+notebooks d2l_loader project_links
 __init__
 checks
 rubrics
