@@ -43,6 +43,9 @@ class Foreign(int):
     def __eq__(self, other):
         return False
 
+    def __ne__(self, other):
+        return True
+
     __hash__ = int.__hash__
 
     def __repr__(self):
@@ -148,11 +151,12 @@ def _parts_of_tensor(value):
             flat = plain.resolve_conj().resolve_neg().cpu().reshape(-1)
             flat = flat.clone(memory_format=torch.contiguous_format)
             data = flat.view(torch.uint8).numpy().tobytes()
-    grad = bool(value.requires_grad)
+    grad = bool(value.requires_grad), value.grad if value.is_leaf else None
     return _tensor, (kind, value.dtype, tuple(value.shape), data, grad, about)
 
 
 def _tensor(kind, dtype, shape, data, grad, about):
+    wanted, gradient = grad
     if not issubclass(kind, torch.Tensor):
         raise Forbidden("no tensor")
     if data is None:
@@ -162,10 +166,12 @@ def _tensor(kind, dtype, shape, data, grad, about):
     else:
         made = torch.frombuffer(bytearray(data), dtype=dtype).view(shape)
     if kind is torch.nn.Parameter:
-        made = torch.nn.Parameter(made, requires_grad=grad)
+        made = torch.nn.Parameter(made, requires_grad=wanted)
     else:
-        made = made.requires_grad_(grad) if grad else made
+        made = made.requires_grad_(wanted) if wanted else made
         made = made.as_subclass(kind)
+    if gradient is not None:
+        made.grad = gradient
     vars(made).update(about)
     return made
 

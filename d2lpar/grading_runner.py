@@ -96,7 +96,8 @@ class Runner:
         them takes time, which is not the function's.
         """
         for module in loaded:
-            importlib.import_module(module)
+            with contextlib.suppress(ImportError):
+                importlib.import_module(module)
         function = self.shell.user_ns[name]
         self.watch.checking = True
         try:

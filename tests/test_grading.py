@@ -5,6 +5,7 @@ import functools
 import json
 import math
 import os
+import pickle
 import subprocess
 import sys
 import tempfile
@@ -24,12 +25,14 @@ from d2lpar import (
     cli,
     grading,
     grading_class,
+    grading_exchange,
     grading_limits,
     grading_process,
     grading_sandbox,
     handins,
     notebooks,
 )
+from d2lpar.errors import RankError
 from d2lpar.report import Report
 from d2lpar.rubrics import judging, start
 
@@ -212,9 +215,8 @@ def test_a_row_for_each_and_the_points(graded):
     assert set(rows) == {*ANSWERS, *RIGHT, *LOST, *others, *files}
     assert len(rows) == 30
     points = {student: float(row["points"]) for student, row in rows.items()}
-    usual = dict.fromkeys(["right", *RIGHT, *others], 7) | dict.fromkeys(
-        [*LOST, *files], 0
-    )
+    usual = dict.fromkeys(["right", *RIGHT, *others], 7)
+    usual |= dict.fromkeys([*LOST, *files], 0)
     assert points == usual | {
         "wrong": 4, "stuck": 4, "crash": 4, "forger": 0, "teller": 4
     }  # fmt: skip
@@ -357,6 +359,71 @@ def test_a_line_that_is_forged_repeated_or_left_out_is_seen():
     forged = grading_process.sealed(json.dumps([1, {"score": 1.0}]), b"another") + "\n"
     for wrong in ([lines[0], forged], [lines[0], lines[0]], [lines[0], lines[2]]):
         assert grading_process._opened("".join(wrong), key) == ([{"step": 0}], False)
+
+
+# What the runner tells the judge
+
+
+class Evil:
+    """Loaded as Python does it, it runs a program."""
+
+    def __reduce__(self):
+        return os.system, ("exit 1",)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pickle.dumps(Evil()),
+        pickle.dumps(torch.ones(1)),  # torch loads its storage with all of pickle
+        b"cbuiltins\neval\n.",
+        b"cd2lpar.grading_exchange\npickle.loads\n.",
+        b"cd2lpar.grading_process\nrun\n.",
+        b"cd2lpar.rubrics.judging\non_ranks\n.",
+        b"",
+        b"\xff" * 100,
+    ],
+)
+def test_the_judge_loads_nothing_that_runs(data):
+    with pytest.raises(grading_exchange.Forbidden):
+        grading_exchange.decode(data)
+
+
+def test_values_reach_the_judge_as_they_are():
+    there = lambda value: grading_exchange.decode(grading_exchange.encode(value))
+    net = nn.Linear(2, 2)
+    net(torch.ones(1, 2)).sum().backward()
+    values = [1, 2.5, "x", None, [1, (2,)], {"a": {1}}, np.float64(2), np.int32(3)]
+    assert [type(there(v)) for v in values] == [type(v) for v in values]
+    assert there(values) == values
+    tensors = [torch.ones(3, 1).expand(3, 4), torch.zeros(0, 2), torch.tensor([True])]
+    tensors += [torch.ones(2, dtype=torch.bfloat16), torch.tensor([1j]).conj()]
+    assert all(map(torch.equal, there(tensors), tensors))
+    assert torch.equal(there(net).weight.grad, net.weight.grad)
+    assert there(torch.ones(3, device="meta")).shape == (3,)
+
+
+def test_what_a_submission_made_reaches_the_judge_as_foreign():
+    there = lambda value: grading_exchange.decode(grading_exchange.encode(value))
+    for value in (Number(1), [Number(1)], {"a": (Number(1),)}, [len], [Evil]):
+        assert not judging.ordinary(there(value))
+        assert not judging.same(there(value), 0)
+    foreign = there(Number(1))
+    assert repr(foreign) == "<a Number>" and foreign != 0
+    assert foreign not in (0, there(Number(1)))
+
+
+def test_an_error_reaches_the_judge_with_its_cause():
+    class Mine(KeyError):
+        pass
+
+    error = RankError("text", rank=2, call="send", line="x:1")
+    error.__cause__ = Mine("a")
+    came = grading_exchange.decode(grading_exchange.encode(error))
+    assert (type(came), str(came)) == (RankError, "text")
+    assert (came.rank, came.call, came.line) == (2, "send", "x:1")
+    assert isinstance(came.__cause__, KeyError) and type(came.__cause__) is not Mine
+    assert type(came.__cause__).__name__ == "Mine"
 
 
 # What a submission may not replace
