@@ -9,6 +9,7 @@ any other value.
 import io
 import pickle
 import sys
+from collections import OrderedDict, defaultdict
 
 import cloudpickle
 import numpy as np
@@ -18,7 +19,7 @@ MODULES = {"runs", "timeline", "cluster", "schedule", "errors", "grading_exchang
 MODULES |= {"backends.ledger", "backends.calls"}
 KINDS = {
     "builtins": {"set", "frozenset", "complex", "slice", "range", "bytearray"},
-    "collections": {"OrderedDict", "defaultdict", "deque", "Counter"},
+    "collections": {"OrderedDict", "deque", "Counter"},
     "numpy": {"ndarray", "dtype"},
     "torch": {"Size", "device", "Tensor"},
     "torch.nn.parameter": {"Parameter"},
@@ -87,6 +88,8 @@ class _Pickler(pickle.Pickler):
             return _parts_of_error(value)
         if isinstance(value, Foreign):
             return _foreign, (value.kind,)
+        if isinstance(value, defaultdict):  # what it makes of a new key is code
+            return OrderedDict, (), None, None, iter(list(value.items()))
         if value in (_foreign, _tensor, _error) if callable(value) else False:
             return NotImplemented
         if isinstance(value, torch.dtype) or _is_of_numpy(value):

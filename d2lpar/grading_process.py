@@ -34,7 +34,7 @@ def run(job, timeout, memory):
     ):
         command = [sys.executable, "-m", "d2lpar.grading_worker"]
         if not grading_sandbox.problem():
-            command = [*grading_sandbox.wrapped(work), *command]
+            command = [*grading_sandbox.wrapped(work, job["secret"]), *command]
         key, family = os.urandom(KEY), {}
         with subprocess.Popen(
             command, cwd=work, env=grading_sandbox.environ(work),

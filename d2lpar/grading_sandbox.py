@@ -46,13 +46,19 @@ def problem():
     return f"bubblewrap does not work here: {said}" if done.returncode else ""
 
 
-def wrapped(work):
-    """The beginning of a command that runs inside, with one folder to write into."""
+def wrapped(work, secret=()):
+    """The beginning of a command that runs inside, with one folder to write into.
+
+    Folders that are `secret` are empty there, should they lie where Python lies.
+    """
     command = [shutil.which("bwrap"), "--die-with-parent", "--cap-drop", "ALL"]
     command += [f"--unshare-{each}" for each in ALONE]
     command += ["--proc", "/proc", "--dev", "/dev"]
     for path in readable():
         command += ["--ro-bind-try", path, path]
+    for folder in secret:
+        if any(Path(folder).is_relative_to(path) for path in readable()):
+            command += ["--tmpfs", str(folder), "--remount-ro", str(folder)]
     if os.path.isdir(work):
         command += ["--bind", str(work), str(work), "--chdir", str(work)]
     return [*command, "--remount-ro", "/", "--"]

@@ -28,7 +28,7 @@ import types
 from dataclasses import replace
 
 from . import checks, grading_runner
-from .grading_exchange import Forbidden, Foreign, decode, entrust
+from .grading_exchange import Forbidden, decode, entrust
 from .grading_process import ENDED, FORGED, KEY, sealed
 from .grading_runner import TooLong, sentence, within
 from .rubrics import judging
@@ -40,6 +40,10 @@ VARIATIONS = "d2lpar.rubrics.variations"
 
 class Ended(Exception):
     """The runner's process is gone."""
+
+
+class Broken(Forbidden):
+    """What came from the runner is no answer to what was asked."""
 
 
 def main():
@@ -126,15 +130,15 @@ class Runner:
             self.process.join(5)
             raise Ended(_exit(self.process.exitcode)) from None
         except OSError as error:  # an answer that is longer than LARGEST
-            raise Forbidden(str(error)) from None
+            raise Broken(str(error)) from None
 
     def _answer(self, number, deadline):
         while self.pipe.poll(max(deadline - time.monotonic(), 0)):
             answer = decode(self.pipe.recv_bytes(LARGEST))
             if not (isinstance(answer, tuple) and len(answer) == 2):
-                raise Forbidden("no answer")
-            if isinstance(answer[0], Foreign) or type(answer[0]) is not int:
-                raise Forbidden("no number")
+                raise Broken("no answer")
+            if type(answer[0]) is not int:
+                raise Broken("no number")
             if answer[0] == number:
                 if isinstance(answer[1], BaseException):
                     raise _as_here(answer[1])
@@ -197,7 +201,7 @@ def _judge(step, job, runner):
     try:
         with _attempts_by(runner, deadline), within(job["cell"] + GRACE):
             exec(step["source"], space, Names(runner))
-    except (Ended, Forbidden):
+    except (Ended, Broken):
         raise
     except (Exception, TooLong, SystemExit) as error:
         return 0.0, sentence(error), True

@@ -9,6 +9,8 @@ import pickle
 import subprocess
 import sys
 import tempfile
+from collections import defaultdict
+from pathlib import Path
 
 import numpy as np
 import psutil
@@ -290,13 +292,14 @@ def test_bubblewrap_shows_the_course_and_nothing_else(tmp_path, monkeypatch):
     (tmp_path / "work").mkdir()
     (tmp_path / "roster.csv").write_text("x")
     hidden = [ROOT / "solutions", ROOT / "tests", tmp_path / "roster.csv"]
-    paths = [grading.__file__, *hidden]
-    inside = grading_sandbox.wrapped(tmp_path / "work")
+    secret = Path(grading.__file__).parent / "rubrics"  # it lies where Python looks
+    paths = [grading.__file__, *hidden, secret / "guard.py"]
+    inside = grading_sandbox.wrapped(tmp_path / "work", [secret])
     done = subprocess.run(
         [*inside, sys.executable, "-c", INSIDE, *map(str, paths)],
         env=grading_sandbox.environ(tmp_path / "work"), capture_output=True, text=True,
     )  # fmt: skip
-    wanted = [[True, False, False, False], True, "Network is unreachable", None]
+    wanted = [[True, False, False, False, False], True, "Network is unreachable", None]
     assert done.stdout == f"{wanted}\n", done.stderr
 
 
@@ -397,6 +400,7 @@ def test_values_reach_the_judge_as_they_are():
     tensors += [torch.ones(2, dtype=torch.bfloat16), torch.tensor([1j]).conj()]
     assert all(map(torch.equal, there(tensors), tensors))
     assert torch.equal(there(net).weight.grad, net.weight.grad)
+    assert there(defaultdict(lambda: 1, a=2)) == {"a": 2}
     assert there(torch.ones(3, device="meta")).shape == (3,)
 
 
