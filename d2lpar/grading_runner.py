@@ -21,8 +21,13 @@ from .backends import forks
 from .grading_exchange import encode
 from .grading_guard import Watch
 from .grading_limits import Snapshot, limit
+from .rubrics import judging
 
 FOUND = object()
+PATIENCE, LONGEST = 30.0, 60.0  # of rubrics.judging: several are graded at once
+    30.0,
+    60.0,
+)  # as in rubrics.judging, where several are graded at once
 
 
 class TooLong(BaseException):
@@ -61,6 +66,7 @@ class Runner:
 
     def __init__(self, settings):
         limit(settings["memory"])
+        judging.PATIENCE, judging.LONGEST = PATIENCE, LONGEST
         config = Config({"HistoryManager": {"enabled": False}})
         self.shell = InteractiveShell.instance(config=config)
         self.shell.showtraceback = lambda *args, **kwargs: None
