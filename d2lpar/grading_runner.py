@@ -24,10 +24,8 @@ from .grading_limits import Snapshot, limit
 from .rubrics import judging
 
 FOUND = object()
-PATIENCE, LONGEST = 30.0, 60.0  # of rubrics.judging: several are graded at once
-    30.0,
-    60.0,
-)  # as in rubrics.judging, where several are graded at once
+# Those of rubrics.judging, where several notebooks are graded at once.
+PATIENCE, LONGEST = 30.0, 60.0
 
 
 class TooLong(BaseException):

@@ -56,8 +56,8 @@ def wrapped(work, secret=()):
     command += ["--proc", "/proc", "--dev", "/dev"]
     for path in readable():
         command += ["--ro-bind-try", path, path]
-    for folder in secret:
-        if any(Path(folder).is_relative_to(path) for path in readable()):
+    for folder in map(Path, secret):
+        if folder.is_dir() and any(map(folder.is_relative_to, readable())):
             command += ["--tmpfs", str(folder), "--remount-ro", str(folder)]
     if os.path.isdir(work):
         command += ["--bind", str(work), str(work), "--chdir", str(work)]
