@@ -171,6 +171,11 @@ def assign(
     console.print(f"Students get {to}/release. Grade with --solutions {to}/solutions.")
 
 
+def _path(help):
+    """The kind of an option that is a path, or is left out."""
+    return Annotated[Path | None, typer.Option(help=help)]
+
+
 @app.command()
 def grade(
     folder: Annotated[
@@ -179,60 +184,81 @@ def grade(
     csv_file: Annotated[
         Path | None, typer.Option("--csv", help="Write a row per notebook there.")
     ] = None,
-    feedback: Annotated[
-        Path | None, typer.Option(help="Write a text per notebook into this folder.")
+    feedback: _path("Write a text per notebook into this folder.") = None,
+    roster: _path("CSV of the class, as Canvas or Moodle exports it.") = None,
+    canvas: _path("Write a CSV there that Canvas imports.") = None,
+    moodle: _path("Write a CSV there that Moodle imports.") = None,
+    assignment: Annotated[
+        str | None, typer.Option(help="One column of this name for all notebooks.")
     ] = None,
-    solutions: Annotated[
-        Path | None, typer.Option(help="Your notebooks; those of the course otherwise.")
-    ] = None,
+    solutions: _path("Your notebooks; those of the course otherwise.") = None,
     timeout: Annotated[float, typer.Option(help="Seconds for one notebook.")] = 900.0,
     memory: Annotated[float, typer.Option(help="GB for one notebook.")] = 8.0,
     seed: Annotated[int, typer.Option(help="Other numbers in the hidden tests.")] = 0,
     jobs: Annotated[int, typer.Option(min=1, help="Notebooks at the same time.")] = 1,
 ):
-    """Grade a folder of notebooks, each in a process of its own."""
+    """Grade a folder of notebooks, each in processes of its own."""
     _ready()
+    masters = _masters(solutions)
+    paths = csv_file, feedback, canvas, moodle
+    grading, todo, files = _class_of(folder, roster, paths, assignment)
+    options = timeout, memory * 1e9, seed
+    one = lambda each: grading.grade(each, masters, *options)
+    _grade_all(todo, one, jobs, files)
+
+
+def _class_of(folder, roster, paths, assignment):
+    """(the module that grades, what is to be graded, the files to write)."""
     try:
-        from . import grading
+        from . import gradebook, grading, grading_class, handins
     except ModuleNotFoundError as error:
         raise Refused(f"{error.name} is not installed. {INSTRUCTOR}") from None
-    for path in filter(None, (csv_file, feedback)):
-        if not path.absolute().parent.is_dir():
-            raise Refused(f"There is no folder {path.parent} for {path.name}.")
+    try:
+        todo = handins.submissions(folder)
+        known = gradebook.read_roster(roster) if roster else None
+        return grading, todo, grading_class.Files(*paths, known, assignment)
+    except (ValueError, OSError) as error:
+        raise Refused(error) from None
+
+
+def _masters(solutions):
+    """The notebooks to grade with."""
     where = solutions or notebooks.originals() / "solutions"
     masters = sorted(where.glob("*.ipynb"))
     if not masters:
         raise Refused(f"There are no notebooks in {where} to grade with.")
-    todo, options = grading.submissions(folder), (timeout, memory * 1e9, seed)
-    one = lambda each: grading.grade(*each, masters, *options)
-    _grade_all(grading, todo, one, jobs, csv_file, feedback)
+    return masters
 
 
-def _grade_all(grading, todo, one, jobs, csv_file, feedback):
+def _grade_all(todo, one, jobs, files):
     """What is done so far is in the files, whenever this is stopped."""
     from concurrent.futures import ThreadPoolExecutor
 
-    console, grades, table = Console(highlight=False), [], Table(*grading.COLUMNS)
+    from . import grading_class, grading_sandbox
+
+    console, table = Console(highlight=False), Table(*grading_class.COLUMNS)
+    for line in [grading_sandbox.in_force(), *files.notes]:
+        console.print(Text(line), soft_wrap=True)
     with ThreadPoolExecutor(jobs) as pool, _progress("notebooks", console) as bar:
         task = bar.add_task("", total=len(todo))
-        for done in _as_long_as_wanted(pool.map(one, todo), grading):
-            grades.append(done)
-            *texts, remarks = grading.cells_of(done)
+        for done in _as_long_as_wanted(pool.map(one, todo)):
+            files.add(done)
+            *texts, remarks = grading_class.cells_of(done)
             table.add_row(*map(Text, [*texts, remarks[:120]]))
             bar.advance(task)
-            if csv_file is not None:
-                grading.write_csv(csv_file, grades)
-            if feedback is not None:
-                grading.write_feedback(feedback, done)
     console.print(table)
+    for line in files.ending():
+        console.print(Text(line), soft_wrap=True)
 
 
-def _as_long_as_wanted(results, grading):
+def _as_long_as_wanted(results):
     """What is under way ends at once where this is interrupted."""
+    from .grading_process import STOPPED
+
     try:
         yield from results
     except BaseException:
-        grading.STOPPED.set()
+        STOPPED.set()
         raise
 
 

@@ -1,19 +1,14 @@
-"""What a submission may not do while it is graded, and what it may not change.
+"""What a submission may not replace of the course, and how much it may take.
 
-Python tells a hook of files, programs and frames that code asks for.  Where a cell of
-the submission asks, some are refused, with a PermissionError.  And a snapshot of what
-the checks are made of says what has been replaced.  Neither is a sandbox: C code and
-traceback objects get past them.
+A snapshot of what the checks are made of says what has been replaced since.
 """
 
 import builtins
+import contextlib
 import functools
 import itertools
 import math
 import operator
-import os
-import sys
-import threading
 import types
 
 import numpy as np
@@ -22,84 +17,6 @@ import torch.distributed as dist
 
 from . import checks
 from .rubrics.guard import foreign, replaced, spaces
-
-PROGRAMS = {"subprocess.Popen", "os.system", "os.exec", "os.spawn", "os.posix_spawn"}
-PROGRAMS |= {"os.fork", "os.forkpty", "pty.spawn"}
-CHANGES = {"os.remove", "os.rename", "os.truncate", "os.link", "os.symlink"}
-LOOKS = {"sys._getframe", "sys._current_frames"}
-LOOKS |= {"gc.get_objects", "gc.get_referrers", "gc.get_referents"}
-SOCKETS = {"socket.connect", "socket.bind"}
-ENDS = {"os.kill", "os.killpg"}
-WATCHED = PROGRAMS | CHANGES | LOOKS | SOCKETS | ENDS | {"open"}
-WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-
-
-class Watch:
-    """Refuses what cells of the submission ask for; `checking` is stricter.
-
-    work      the folder that cells may write into
-    secret    folders that they may not read from
-    """
-
-    def __init__(self, work, secret):
-        self.work, self.checking = os.path.realpath(work), False
-        self.secret = tuple(os.path.realpath(folder) + os.sep for folder in secret)
-        self.asking = threading.local()  # its own questions are audited, too
-        sys.addaudithook(self)
-
-    def __call__(self, event, args):
-        if event not in WATCHED or getattr(self.asking, "now", False):
-            return
-        self.asking.now = True
-        try:
-            self._judge(event, args)
-        finally:
-            self.asking.now = False
-
-    def _judge(self, event, args):
-        if event == "open":
-            self._file(*args)
-        elif event in CHANGES and _of_submission():
-            self._file(args[0], None, os.O_WRONLY)
-        elif event in PROGRAMS and _of_submission():
-            raise PermissionError("a submission starts no programs")
-        elif event in ENDS and args[0] in (os.getppid(), 0, -1):
-            raise PermissionError("a submission does not end its grader")
-        elif self.checking:
-            self._while_checking(event)
-
-    def _file(self, path, _, flags):
-        if not isinstance(path, str | bytes | os.PathLike) or not _of_submission():
-            return
-        path = os.path.realpath(os.fsdecode(path))
-        if path.startswith(self.secret):
-            raise PermissionError("a submission does not read solutions")
-        if flags & WRITING and not path.startswith(("/dev/", "/proc/")):
-            if self.checking:
-                raise PermissionError("an answer writes no files")
-            if not path.startswith(self.work + os.sep):
-                raise PermissionError("a submission writes into its own folder only")
-
-    def _while_checking(self, event):
-        if event in SOCKETS and _of_submission():
-            raise PermissionError("an answer opens no connections")
-        if event in LOOKS and _is_cell(sys._getframe(3)):
-            raise PermissionError("an answer does not look at its callers")
-
-
-def _of_submission():
-    """Is a cell of the submission among the callers?"""
-    frame = sys._getframe(2)
-    while frame is not None:
-        if _is_cell(frame):
-            return True
-        frame = frame.f_back
-    return False
-
-
-def _is_cell(frame):
-    return frame.f_code.co_filename.startswith("<ipython")
-
 
 # What a submission may not replace
 
@@ -172,3 +89,18 @@ def _other(space, parts, patched=False):
             if len(these) != len(inside) or any(map(operator.is_not, these, inside)):
                 return key
     return None
+
+
+# How much it may take
+
+LONGEST_FILE = 1 << 30  # bytes
+
+
+def limit(memory):
+    """More memory than this is a MemoryError, longer files an OSError, on Linux."""
+    with contextlib.suppress(ImportError, ValueError, OSError):
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_DATA, (int(memory), int(memory)))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (LONGEST_FILE, LONGEST_FILE))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -5,8 +5,11 @@ import functools
 import json
 import math
 import os
+import pickle
 import subprocess
+import sys
 import tempfile
+from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +21,19 @@ from torch import nn
 from typer.testing import CliRunner
 
 from conftest import ROOT, eventually
-from d2lpar import checks, cli, grading, grading_limits, notebooks
+from d2lpar import (
+    checks,
+    cli,
+    grading,
+    grading_class,
+    grading_exchange,
+    grading_limits,
+    grading_process,
+    grading_sandbox,
+    handins,
+    notebooks,
+)
+from d2lpar.errors import RankError
 from d2lpar.report import Report
 from d2lpar.rubrics import judging, start
 
@@ -39,23 +54,68 @@ for number in range(3, 64):
     except OSError:
         pass
 """
-# What cells of a submission try, and what they are told.
+# It goes through all frames and all that is in them, and calls whatever tells.
+TELLS = """
+def told(frame):
+    while frame is not None:
+        for name, value in {**frame.f_globals, **frame.f_locals}.items():
+            if callable(value) and name in ("tell", "_judge", "check"):
+                for words in ({"score": 1.0}, {"score": 1.0, "report": ""}):
+                    try:
+                        value(exercise="10.3", **words)
+                    except Exception:
+                        pass
+        frame = frame.f_back
+
+
+def choose(units, n, card):
+    try:
+        raise ValueError
+    except ValueError as error:
+        told(error.__traceback__.tb_frame)
+
+
+try:
+    raise ValueError
+except ValueError as error:
+    told(error.__traceback__.tb_frame)
+"""
+# What cells of a submission try, and what they are told; {out} lies outside.
 TRIES = {
     "import d2lpar, pathlib\nopen(pathlib.Path(d2lpar.__file__).parent.parent"
     " / 'solutions' / 'variations.toml')": "does not read solutions",
     "import subprocess\nsubprocess.run(['true'])": "starts no programs",
-    "import sys\nopen(sys.argv[2], 'a')": "its own folder only",
-    "import os\nos.remove(sys.argv[2])": "its own folder only",
-    "os.kill(os.getppid(), 9)": "does not end its grader",
+    "import os\nos.kill(os.getppid(), 9)": "ends no other process",
+    "open(f'/proc/{os.getppid()}/environ')": "looks at no other process",
+    "open({out!r}, 'w')": "its own folder only",
+    "os.remove({out!r})": "its own folder only",
+    "os.mkdir({out!r} + '1')": "its own folder only",
     "open('mine', 'w').write('x')": None,
+    "os.rename('mine', {out!r})": "its own folder only",
+    "os.replace('mine', {out!r})": "its own folder only",
+    "import shutil\nshutil.move('mine', {out!r})": "its own folder only",
+    "os.symlink('mine', {out!r})": "its own folder only",
+    "from concurrent.futures import ThreadPoolExecutor\n"
+    "ThreadPoolExecutor().submit(open, {out!r}, 'w').result()": "its own folder only",
+    "def outside():\n    open({out!r}, 'w')\n"
+    "d2lpar.run(outside, world_size=1, backend='gloo')": "its own folder only",
+    "def starts():\n    subprocess.run(['true'])\n"
+    "d2lpar.run(starts, world_size=1, backend='gloo')": "starts no programs",
+    "torch.save([1], 'model.pt')": None,
 }
+if not grading_sandbox.problem():  # C code writes it, which Python does not see
+    TRIES["torch.save([1], {out!r})"] = "RuntimeError"
 ANSWERS = {  # of 10.3; 08.2 is answered rightly
     "right": None,
     "wrong": "def choose(units, n, card):\n    return None",
     "stuck": ENDLESS,
     "crash": "import os\nos._exit(7)",
     "forger": FORGES,
+    "teller": TELLS,
 }
+RIGHT = [f"student{number:02}" for number in range(5)]
+LOST = [f"other{number:02}" for number in range(8)]  # they hand in another notebook
+pytestmark = pytest.mark.timeout(900)  # sixteen notebooks run, on a busy machine too
 
 
 def identity(cell):
@@ -72,28 +132,73 @@ def two_exercises():
     return book | {"cells": [book["cells"][2], *cells[0], *cells[1]]}
 
 
+def hand_in(folder, student, cells, name="10_sharding.ipynb"):
+    """The notebook of a student is there."""
+    (folder / student).mkdir(parents=True)
+    notebooks.write(folder / student / name, two_exercises() | {"cells": cells})
+
+
+def broken(folder):
+    """{student: what the remark says} of files that are no notebooks, written there."""
+    deep = folder / "deep.ipynb"
+    deep.write_text("[" * 200_000)
+    (folder / "broken.ipynb").write_text("{")
+    (folder / "latin.ipynb").write_bytes('{"cells": "é"}'.encode("latin-1"))
+    (folder / "number.ipynb").write_text("NaN")
+    (folder / "folder.ipynb").mkdir()
+    (folder / "link.ipynb").symlink_to(ROOT / "solutions" / "10_sharding.ipynb")
+    os.mkfifo(folder / "pipe.ipynb")
+    with open(folder / "huge.ipynb", "wb") as file:
+        file.truncate(10**10)  # a hole: nothing is stored
+    return {
+        "deep": "its brackets are nested too deeply",
+        "broken": "it is no JSON",
+        "latin": "its text is not UTF-8",
+        "number": "it is no notebook: it has no list of cells",
+        "folder": "it is a folder, not a file",
+        "link": "it is a link, not a file",
+        "pipe": "it is a pipe, not a file",
+        "huge": "it has 10000 MB, and 20 are allowed",
+    }
+
+
+def odd():
+    """Cells whose metadata and source have any form, and a right answer."""
+    cells = two_exercises()["cells"]
+    forms = [[], None, {"nbgrader": []}, {"nbgrader": {"grade_id": []}}]
+    cells += [{"cell_type": "code", "metadata": m, "source": None} for m in forms]
+    return [None, 1, {"cell_type": []}, *cells]
+
+
 @pytest.fixture(scope="module")
 def graded(tmp_path_factory):
-    """{student: row of the CSV file}, and what is left in the system's folder."""
+    """{student: row of the CSV file}, the folder, and what was said."""
     folder = tmp_path_factory.mktemp("grading")
     (folder / "mine").mkdir()
     notebooks.write(folder / "mine" / "10_sharding.ipynb", two_exercises())
+    out = str(folder / "outside")
     for student, answer in ANSWERS.items():
-        book = two_exercises()
-        for cell in book["cells"]:
+        cells = two_exercises()["cells"]
+        for cell in cells:
             if identity(cell) == "10-3-answer" and answer is not None:
                 cell["source"] = answer
             if str(identity(cell)).endswith("-check"):
                 cell["source"] = "print('passed')"  # the instructor's cell counts
-        more = [HUNGRY] if student == "stuck" else []
-        more = [*TRIES] if student == "wrong" else more
+        tries = [source.replace("{out!r}", repr(out)) for source in TRIES]
+        more = {"stuck": [HUNGRY], "teller": [TELLS], "wrong": tries}.get(student, [])
         empty = {"cell_type": "code", "metadata": {}, "outputs": []}
-        book["cells"] += [{**empty, "source": source} for source in more]
-        (folder / "in" / student).mkdir(parents=True)
-        notebooks.write(folder / "in" / student / "10_sharding.ipynb", book)
-    (folder / "in" / "broken.ipynb").write_text("{")
+        cells += [{**empty, "source": source} for source in more]
+        hand_in(folder / "in", student, cells)
+    for student in [*RIGHT, "L" * 250, "=cmd()"]:
+        hand_in(folder / "in", student, two_exercises()["cells"])
+    for student in LOST:
+        hand_in(folder / "in", student, [{"cell_type": "code", "source": "1"}])
+    (folder / "in" / "odd").mkdir()
+    text = json.dumps({"cells": odd(), "metadata": None})
+    (folder / "in" / "odd" / "x.ipynb").write_text(text)
+    files = broken(folder / "in")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(grading, "CELL", 20.0)
+        patch.setattr(grading, "CELL", 60.0)  # a busy machine starts ranks slowly
         patch.setattr(tempfile, "tempdir", str(folder))
         arguments = [folder / "in", "--csv", folder / "out.csv", "--feedback"]
         arguments += [folder / "told", "--solutions", folder / "mine", "--memory", 4]
@@ -102,16 +207,33 @@ def graded(tmp_path_factory):
     assert result.exit_code == 0, result.output
     with open(folder / "out.csv", newline="", encoding="utf-8") as file:
         rows = {row["student"]: row for row in csv.DictReader(file)}
-    return rows, folder
+    return rows, folder, files, result.output
 
 
 def test_a_row_for_each_and_the_points(graded):
-    rows, _ = graded
-    assert set(rows) == {*ANSWERS, "broken"}
+    rows, _, files, _ = graded
+    others = ["L" * 250, "'=cmd()", "odd"]
+    assert set(rows) == {*ANSWERS, *RIGHT, *LOST, *others, *files}
+    assert len(rows) == 30
     points = {student: float(row["points"]) for student, row in rows.items()}
-    assert points == {"right": 7, "wrong": 4, "stuck": 4, "crash": 4, "forger": 0,
-                      "broken": 0}  # fmt: skip
-    assert rows["right"]["exercises"] == "10.3: 3/3; 08.2: 4/4"
+    usual = dict.fromkeys(["right", *RIGHT, *others], 7)
+    usual |= dict.fromkeys([*LOST, *files], 0)
+    assert points == usual | {
+        "wrong": 4, "stuck": 4, "crash": 4, "forger": 0, "teller": 4
+    }  # fmt: skip
+    each = [rows["wrong"][name] for name in ("10.3 of 3", "08.2 of 4")]
+    assert each == ["0", "4"]
+
+
+def test_a_file_that_is_no_notebook_costs_its_own_row(graded):
+    rows, _, files, _ = graded
+    files = files | dict.fromkeys(LOST, "it has no cell of an exercise")
+    for student, words in files.items():
+        assert rows[student]["remarks"].startswith(f"not graded: {words}")
+
+
+def test_the_protection_is_said_in_one_line(graded):
+    assert grading_sandbox.in_force() in graded[3]
 
 
 @pytest.mark.parametrize(
@@ -121,7 +243,6 @@ def test_a_row_for_each_and_the_points(graded):
         ("stuck", "memory"),
         ("crash", "the process ended early (exit 7)"),
         ("forger", "something else than the grader"),
-        ("broken", "not graded"),
     ],
 )
 def test_the_remark_says_why(graded, student, words):
@@ -134,17 +255,71 @@ def test_cells_are_refused_what_is_not_theirs(graded):
     for number, words in enumerate(TRIES.values(), start=first + 2):
         mine = [text for text in remarks if text.startswith(f"code cell {number}:")]
         assert len(mine) == (words is not None)
-        assert words is None or (words in mine[0] and "PermissionError" in mine[0])
+        assert words is None or words in mine[0]
 
 
 def test_who_is_right_gets_no_remark(graded):
-    assert graded[0]["right"]["remarks"] == ""
+    assert {graded[0][student]["remarks"] for student in ["right", *RIGHT]} == {""}
+
+
+def test_nothing_was_written_outside(graded):
+    names = {path.name for path in graded[1].iterdir()}
+    assert names == {"mine", "in", "out.csv", "told"}
+
+
+INSIDE = """
+import os, socket, sys
+seen = [os.path.exists(path) for path in sys.argv[1:]]
+written = []
+for folder in ("/", "/tmp", "/usr", os.path.dirname(os.getcwd()), os.getcwd()):
+    try:
+        open(os.path.join(folder, "x"), "w")
+        written.append(folder)
+    except OSError:
+        pass
+try:
+    socket.create_connection(("192.0.2.1", 80), timeout=5)
+    net = "a network"
+except OSError as error:
+    net = os.strerror(error.errno)
+print([seen, written == [os.getcwd()], net, os.environ.get("SECRET")])
+"""
+
+
+@pytest.mark.skipif(bool(grading_sandbox.problem()), reason=grading_sandbox.problem())
+def test_bubblewrap_shows_the_course_and_nothing_else(tmp_path, monkeypatch):
+    monkeypatch.setenv("SECRET", "1234")
+    (tmp_path / "work").mkdir()
+    (tmp_path / "roster.csv").write_text("x")
+    hidden = [ROOT / "solutions", ROOT / "tests", tmp_path / "roster.csv"]
+    secret = Path(grading.__file__).parent / "rubrics"  # it lies where Python looks
+    paths = [grading.__file__, *hidden, secret / "guard.py"]
+    inside = grading_sandbox.wrapped(tmp_path / "work", [secret])
+    done = subprocess.run(
+        [*inside, sys.executable, "-c", INSIDE, *map(str, paths)],
+        env=grading_sandbox.environ(tmp_path / "work"), capture_output=True, text=True,
+    )  # fmt: skip
+    wanted = [[True, False, False, False, False], True, "Network is unreachable", None]
+    assert done.stdout == f"{wanted}\n", done.stderr
+
+
+def test_without_bubblewrap_the_line_says_why(monkeypatch):
+    monkeypatch.setattr(grading_sandbox.shutil, "which", lambda name: None)
+    grading_sandbox.problem.cache_clear()
+    try:
+        line = grading_sandbox.in_force()
+    finally:
+        grading_sandbox.problem.cache_clear()
+    why = "bubblewrap is" if sys.platform == "linux" else "bubblewrap"
+    assert line.startswith("Protection: Python's audit hook, limits on time and memory")
+    assert f"and nothing else: {why}" in line
 
 
 def test_feedback_holds_the_report(graded):
     text = (graded[1] / "told" / "wrong_10_sharding.md").read_text(encoding="utf-8")
     assert text.startswith("# wrong, 10_sharding: 4 of 7 points")
     assert "of 40 calls" in text
+    assert len(list((graded[1] / "told").iterdir())) == 30
 
 
 def test_nothing_is_left(graded):
@@ -161,7 +336,7 @@ def test_who_has_left_the_session_is_ended_too(tmp_path):
     worker = subprocess.Popen(["sleep", "60"], start_new_session=True)
     environ = os.environ | {"D2LPAR_GRADED": str(tmp_path)}
     stray = subprocess.Popen(["sleep", "60"], env=environ, start_new_session=True)
-    grading._kill(worker, {}, tmp_path)
+    grading_process._kill(worker, {}, tmp_path)
     assert worker.poll() is not None
     assert stray.wait(5) is not None
 
@@ -170,17 +345,86 @@ def test_who_has_left_the_session_is_ended_too(tmp_path):
 
 
 def test_a_line_that_is_forged_repeated_or_left_out_is_seen():
-    key = b"k" * grading.KEY
-    lines = [grading.sealed(json.dumps([i, {"step": i}]), key) + "\n" for i in range(3)]
-    assert grading._opened("".join(lines), key) == (
+    key = b"k" * grading_process.KEY
+    lines = [
+        grading_process.sealed(json.dumps([i, {"step": i}]), key) + "\n"
+        for i in range(3)
+    ]
+    assert grading_process._opened("".join(lines), key) == (
         [{"step": i} for i in range(3)],
         True,
     )
     half = "".join(lines)[:-5]  # the process ended while it wrote
-    assert grading._opened(half, key) == ([{"step": 0}, {"step": 1}], True)
-    forged = grading.sealed(json.dumps([1, {"score": 1.0}]), b"another") + "\n"
+    assert grading_process._opened(half, key) == ([{"step": 0}, {"step": 1}], True)
+    forged = grading_process.sealed(json.dumps([1, {"score": 1.0}]), b"another") + "\n"
     for wrong in ([lines[0], forged], [lines[0], lines[0]], [lines[0], lines[2]]):
-        assert grading._opened("".join(wrong), key) == ([{"step": 0}], False)
+        assert grading_process._opened("".join(wrong), key) == ([{"step": 0}], False)
+
+
+# What the runner tells the judge
+
+
+class Evil:
+    """Loaded as Python does it, it runs a program."""
+
+    def __reduce__(self):
+        return os.system, ("exit 1",)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pickle.dumps(Evil()),
+        pickle.dumps(torch.ones(1)),  # torch loads its storage with all of pickle
+        b"cbuiltins\neval\n.",
+        b"cd2lpar.grading_exchange\npickle.loads\n.",
+        b"cd2lpar.grading_process\nrun\n.",
+        b"cd2lpar.rubrics.judging\non_ranks\n.",
+        b"",
+        b"\xff" * 100,
+    ],
+)
+def test_the_judge_loads_nothing_that_runs(data):
+    with pytest.raises(grading_exchange.Forbidden):
+        grading_exchange.decode(data)
+
+
+def test_values_reach_the_judge_as_they_are():
+    there = lambda value: grading_exchange.decode(grading_exchange.encode(value))
+    net = nn.Linear(2, 2)
+    net(torch.ones(1, 2)).sum().backward()
+    values = [1, 2.5, "x", None, [1, (2,)], {"a": {1}}, np.float64(2), np.int32(3)]
+    assert [type(there(v)) for v in values] == [type(v) for v in values]
+    assert there(values) == values
+    tensors = [torch.ones(3, 1).expand(3, 4), torch.zeros(0, 2), torch.tensor([True])]
+    tensors += [torch.ones(2, dtype=torch.bfloat16), torch.tensor([1j]).conj()]
+    assert all(map(torch.equal, there(tensors), tensors))
+    assert torch.equal(there(net).weight.grad, net.weight.grad)
+    assert there(defaultdict(lambda: 1, a=2)) == {"a": 2}
+    assert there(torch.ones(3, device="meta")).shape == (3,)
+
+
+def test_what_a_submission_made_reaches_the_judge_as_foreign():
+    there = lambda value: grading_exchange.decode(grading_exchange.encode(value))
+    for value in (Number(1), [Number(1)], {"a": (Number(1),)}, [len], [Evil]):
+        assert not judging.ordinary(there(value))
+        assert not judging.same(there(value), 0)
+    foreign = there(Number(1))
+    assert repr(foreign) == "<a Number>" and foreign != 0
+    assert foreign not in (0, there(Number(1)))
+
+
+def test_an_error_reaches_the_judge_with_its_cause():
+    class Mine(KeyError):
+        pass
+
+    error = RankError("text", rank=2, call="send", line="x:1")
+    error.__cause__ = Mine("a")
+    came = grading_exchange.decode(grading_exchange.encode(error))
+    assert (type(came), str(came)) == (RankError, "text")
+    assert (came.rank, came.call, came.line) == (2, "send", "x:1")
+    assert isinstance(came.__cause__, KeyError) and type(came.__cause__) is not Mine
+    assert type(came.__cause__).__name__ == "Mine"
 
 
 # What a submission may not replace
@@ -257,32 +501,60 @@ def test_usual_values_are_answers():
     assert judging.ordinary({"a": (1, [np.int64(1)])})
 
 
-def test_another_assignment_gets_a_remark(monkeypatch):
+def quickly(monkeypatch):
+    """Nothing is run; the jobs that would have been."""
+    jobs = []
     told = [{"end": True}], None
-    monkeypatch.setattr(grading, "_run", lambda job, *a: told)
+    monkeypatch.setattr(
+        grading_process, "run", lambda job, *a: jobs.append(job) or told
+    )
+    return jobs
+
+
+def mine(path):
+    return handins.Submission(path, "me")
+
+
+def test_another_assignment_gets_a_remark(monkeypatch, tmp_path):
+    quickly(monkeypatch)
     path = ROOT / "solutions" / "00_start.ipynb"
     book = notebooks.read(path)
     book["metadata"]["d2lpar"] = {"variations": {"00.1": "00.1b"}}
-    monkeypatch.setattr(notebooks, "read", lambda p, read=notebooks.read: (
-        book if p == "theirs" else read(p)))  # fmt: skip
-    assert grading.OTHER in grading.grade("theirs", "me", [path]).remarks
+    notebooks.write(tmp_path / "theirs.ipynb", book)
+    grade = grading.grade(mine(tmp_path / "theirs.ipynb"), [path])
+    assert grading.OTHER in grade.remarks
 
 
 def test_other_numbers_with_another_seed(monkeypatch):
-    jobs = []
-    told = [{"end": True}], None
-    monkeypatch.setattr(grading, "_run", lambda job, *a: jobs.append(job) or told)
+    jobs = quickly(monkeypatch)
     path = ROOT / "solutions" / "00_start.ipynb"
-    grade = grading.grade(path, "me", [path], seed=7)
+    grade = grading.grade(mine(path), [path], seed=7)
     assert jobs[0]["seed"] == 7
     assert grade.earned == 0 and grade.most > 0 and grade.remarks == []
 
 
+def test_whatever_raises_costs_one_row(monkeypatch):
+    monkeypatch.setattr(grading_process, "run", lambda *a: 1 / 0)
+    path = ROOT / "solutions" / "00_start.ipynb"
+    [remark] = grading.grade(mine(path), [path]).remarks
+    assert remark == "not graded: ZeroDivisionError: division by zero"
+
+
+def test_a_file_that_may_not_be_read_gets_a_remark(monkeypatch):
+    def refuse(*arguments):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "open", refuse)
+    path = ROOT / "solutions" / "00_start.ipynb"
+    [remark] = grading.grade(mine(path), [path]).remarks
+    assert remark.startswith("not graded: ") and "Permission denied" in remark
+
+
 def test_checks_that_were_deleted_are_still_asked():
     path = ROOT / "solutions" / "00_start.ipynb"
-    book = notebooks.read(path)
-    cells = [c for c in book["cells"] if not str(identity(c)).endswith("-check")]
-    _, steps = grading.steps_of(book | {"cells": cells}, [path])
+    book = handins.read(path)
+    cells = [c for c in book.cells if not str(c[0]).endswith("-check")]
+    _, steps = grading.steps_of(handins.Book(cells, {}), [path])
     _, whole = grading.steps_of(book, [path])
     asked = [[s["exercise"] for s in x if s["kind"] == "check"] for x in (steps, whole)]
     assert asked[0] == asked[1] != []
@@ -292,19 +564,18 @@ def test_a_notebook_of_another_course_is_not_graded(tmp_path):
     path = tmp_path / "x.ipynb"
     cell = {"cell_type": "code", "metadata": {}, "source": "1", "outputs": []}
     notebooks.write(path, {"cells": [cell], "metadata": {}})
-    grade = grading.grade(path, "me", [ROOT / "solutions" / "00_start.ipynb"])
+    grade = grading.grade(mine(path), [ROOT / "solutions" / "00_start.ipynb"])
     assert "no cell of an exercise" in grade.remarks[0]
 
 
 def test_a_folder_without_notebooks_gets_one_sentence(tmp_path):
-    with pytest.raises(FileNotFoundError, match="There is no notebook under"):
-        grading.submissions(tmp_path)
+    result = CliRunner().invoke(cli.app, ["grade", str(tmp_path)])
+    assert result.exit_code != 0
+    assert "There is no notebook under" in str(result.exception or result.output)
 
 
-def test_the_file_is_whole_or_as_it_was(tmp_path, monkeypatch):
-    path = tmp_path / "out.csv"
-    path.write_text("before")
-    monkeypatch.setattr(grading, "cells_of", lambda grade: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        grading.write_csv(path, [grading.Grade(Path("x"), "me")])
-    assert path.read_text() == "before"
+def test_a_feedback_that_cannot_be_written_is_a_remark(tmp_path, monkeypatch):
+    monkeypatch.setattr(grading, "feedback", lambda grade: 1 / 0)
+    files = grading_class.Files(feedback=tmp_path / "told")
+    files.add(grading.Grade(mine(tmp_path / "x.ipynb")))
+    assert files.grades[0].remarks == ["no feedback: division by zero"]

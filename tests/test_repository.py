@@ -22,9 +22,11 @@ LAYERS = """
 __main__
 cli
 execution prove bench_overlap bench_sharding bench_tensor_parallel bench_pipeline
-grading_worker assign
-inline_code glossary doctor exercises grading bench badges wheelhouse script \
-    first_cell catalogue grading_limits working_copy
+grading_worker grading_class assign
+inline_code glossary doctor exercises grading grading_runner bench badges \
+    first_cell wheelhouse script catalogue working_copy
+gradebook grading_process grading_limits grading_exchange
+handins grading_sandbox grading_guard
 notebooks d2l_loader project_links
 __init__
 checks

@@ -39,6 +39,7 @@ if found and found.__path__ != {sys.modules["d2lpar"].__path__!r}:
     for name in [name for name in sys.modules if name.partition(".")[0] == "d2lpar"]:
         del sys.modules[name]
 """  # where the server has found another copy of this package than the kernel
+GUARDS = []  # each gives (what to call, its arguments), before a rank does anything
 TICK = 0.05  # seconds between two looks for an interrupt
 
 
@@ -122,6 +123,7 @@ def _preparation():
         "authkey": process.current_process().authkey,
         "sys_path": [path or os.getcwd() for path in sys.path],
         "sys_argv": sys.argv,
+        "guards": [_Do(call, *arguments) for call, arguments in (g() for g in GUARDS)],
     }
     with contextlib.suppress(OSError):
         data["dir"] = os.getcwd()
