@@ -197,7 +197,9 @@ def collect(folder):
     for path in sorted(Path(__file__).parent.glob("*.md")):
         text = filled(path.read_text(encoding="utf-8"))
         (folder / path.name).write_text(text, encoding="utf-8")
-    (folder / "cover.png").write_bytes(cover()[0])
+    (folder / EXTRA / ".nojekyll").touch()  # GitHub then shows folders with an _
+    for place in (folder, folder / EXTRA):  # the front page's, and of the site's card
+        (place / "cover.png").write_bytes(cover()[0])
 
 
 if __name__ == "__main__":

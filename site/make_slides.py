@@ -11,6 +11,7 @@ import shutil
 import sys
 from pathlib import Path, PurePath
 
+import address
 import collect
 
 from d2lpar import notebooks
@@ -117,6 +118,8 @@ def deck(path, decks):
     from nbconvert import SlidesExporter
 
     notebook = notebooks.read(path)
+    title = notebook["cells"][0]
+    title["source"] = address.without_badges(title["source"])
     notebook["cells"] = list(split_at_headings(notebook["cells"]))
     notebooks.give_ids(notebook)
     types = slide_types(notebook["cells"])
