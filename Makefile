@@ -9,7 +9,7 @@
 #   make exercises  make exercises/ from solutions/, without answers
 #   make wheelhouse  a folder of wheels for machines without a network
 #   make site     build/site: the executed course as web pages, from its outputs
-#   make slides   build/slides: a deck per chapter
+#   make slides   build/slides: the decks of the chapters alone
 #   make browse   open every page of both in Chromium; none may ask another host
 #   make newest   make test with the newest torch, in an environment of its own
 #   make colab    try the course with Colab's versions; needs Python 3.13
@@ -18,6 +18,7 @@
 # CHAPTERS="04" limits run, execute, sync, slides and colab to some chapters.
 # BENCH="--quick" and other options are for bench.  OFFLINE=1 installs from the folder
 # wheelhouse/ alone; WHEELHOUSE_TORCH=1 puts torch into that folder, too.
+# SITE_URL="https://..." tells the pages of `site` where they will be published.
 
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
@@ -26,6 +27,7 @@ VENV ?= .venv
 JUPYTER_FLAGS ?=
 CHAPTERS ?=
 BENCH ?=
+SITE_URL ?=
 WORKERS ?= 3
 OFFLINE ?=
 WHEELHOUSE_TORCH ?=
@@ -81,7 +83,9 @@ wheelhouse: setup
 # Warnings are errors: a link that leads nowhere ends the build.
 site: setup $(SITE)
 	@$(BIN)/python site/collect.py build/pages
-	@$(BIN)/python -m sphinx -W --keep-going -q -j auto -c site build/pages build/site
+	@SITE_URL="$(SITE_URL)" $(BIN)/python -m sphinx -W --keep-going -q -j auto \
+	    -c site build/pages build/site
+	@$(BIN)/python site/make_slides.py build/site/slides
 	@$(BIN)/python site/offline.py build/site
 	@echo "build/site/index.html"
 

@@ -1,6 +1,7 @@
 """Opens every page of a folder in Chromium: `python site/browse.py build/site`.
 
-Says what each page asked of other hosts, and what its scripts complained about.  Needs
+Says what each page asked of other hosts, what its scripts complained about, and where
+it is wider than a window: a phone's, a tablet's, a small and a usual laptop's.  Needs
 Chromium and `pip install selenium`.  Pictures of the pages go into a second folder.
 """
 
@@ -17,6 +18,7 @@ FLAGS = (
     "--disable-background-networking --disable-component-update --hide-scrollbars"
 ).split()
 OWN = ("file:", "data:", "blob:", "about:", "chrome:")
+WIDTHS = (390, 768, 1024, 1366)  # pixels of a window
 TALLEST = 2400  # pixels of one picture of a page
 
 
@@ -52,6 +54,19 @@ def visit(driver, path):
     return [url for url in asked if not url.startswith(OWN)], errors
 
 
+def too_wide(driver):
+    """The widths of windows in which the open page does not fit, as sentences."""
+    found = []
+    for width in WIDTHS:
+        metrics = dict(width=width, height=900, deviceScaleFactor=1, mobile=width < 500)
+        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+        needed = driver.execute_script("return document.documentElement.scrollWidth")
+        if needed > width:
+            found.append(f"{needed} px wide in a window of {width} px")
+    driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    return found
+
+
 def photograph(driver, path):
     """Pictures of the whole page, from top to bottom."""
     width, height = driver.execute_script(
@@ -66,15 +81,17 @@ def photograph(driver, path):
 
 
 def main(folder, pictures=None):
-    """Exit 1 if a page asks another host for anything, or has an error."""
+    """Exit 1 if a page asks another host for anything, has an error or does not fit."""
     pages, failed = sorted(Path(folder).rglob("*.html")), 0
+    pages = [page for page in pages if "reveal" not in page.parts]  # not our own
     with tempfile.TemporaryDirectory() as profile:
         driver = browser(profile)
         try:
             for page in pages:
                 elsewhere, errors = visit(driver, page)
-                failed += bool(elsewhere or errors)
-                for line in [*elsewhere, *errors]:
+                found = [*elsewhere, *errors, *too_wide(driver)]
+                failed += bool(found)
+                for line in found:
                     print(f"{page}: {line}")
                 if pictures:
                     os.makedirs(pictures, exist_ok=True)
@@ -82,7 +99,7 @@ def main(folder, pictures=None):
                     photograph(driver, Path(pictures) / name)
         finally:
             driver.quit()
-    print(f"{len(pages)} pages opened, {failed} with requests elsewhere or errors")
+    print(f"{len(pages)} pages opened, {failed} with something to complain about")
     return 1 if failed or not pages else 0
 
 

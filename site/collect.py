@@ -11,6 +11,8 @@ import shutil
 import sys
 from pathlib import Path
 
+import address
+
 from d2lpar import glossary, inline_code, notebooks
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -19,17 +21,20 @@ PICTURES = (".png", ".svg", ".jpg")
 FOLDERS = ("chapters", "exercises")
 HEADING = re.compile(r"^(#+)(?= )", re.MULTILINE)
 FENCE = re.compile(r"^(```.*?^```)", re.MULTILINE | re.DOTALL)
-BADGE = re.compile(r"\[!\[([^]]*)\]\(https?:[^)]*\)\](?=\()")
 LINK = re.compile(r"\[([^]]+)\]\((?![a-z]+:|#)([^)#\s]+)(#[^)\s]*)?\)")
+EXTRA = "extra"  # what Sphinx copies as it is, and makes no pages of
 COVER = ("00_start", "gather: Timeline", "ring: Timeline")
 
 
-def page(notebook):
-    """The notebook as Sphinx wants it, in place."""
+def page(notebook, path):
+    """The notebook as Sphinx wants it, in place; `path` is the repository's."""
     cells = notebook["cells"]
+    row = address.launch(address.launch_links(notebook, path))
     texts = [cell for cell in cells if cell["cell_type"] == "markdown"]
     for cell, text in zip(texts, one_title([c["source"] for c in texts]), strict=True):
-        cell["source"] = BADGE.sub(r"[\1]", text)
+        cell["source"] = address.without_badges(text)
+    title, _, rest = cells[0]["source"].partition("\n")
+    cells[0]["source"] = f"{title}\n\n{row}\n\n{rest.lstrip()}".rstrip()
     for cell in cells:
         if cell["source"].strip() == notebooks.INSTALL_CELL.strip():
             cell["metadata"]["tags"] = ["hide-input"]
@@ -82,7 +87,7 @@ def document(text, folder):
         shutil.copy(ROOT / target, folder / target)
         return match.group()
 
-    text = BADGE.sub(r"[\1]", text).replace("```mermaid", "```text")
+    text = address.BADGE.sub(r"[\1](\2)", text).replace("```mermaid", "```text")
     return _everywhere_outside(text, lambda part: LINK.sub(linked, part))
 
 
@@ -113,6 +118,17 @@ def words():
 def _markdown(table):
     rows = [table[0], ["---"] * len(table[0]), *table[1:]]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def run_it():
+    """How to get the course onto one's own machine, as far as that is known."""
+    start = notebooks.read(ROOT / "chapters" / "00_start.ipynb")
+    command = address.clone_command(address.repository(start))
+    if not command:
+        return (
+            "In a clone of the repository, `make lab` opens the course in JupyterLab."
+        )
+    return f"With Python 3.11 to 3.13 and `make`, type in a terminal:\n\n{command}"
 
 
 def cover():
@@ -153,6 +169,7 @@ def filled(text):
         "alt": lambda: cover()[1],
         "course map": course_map,
         "words": words,
+        "run it": run_it,
         "modules": built,
         "glossary": lambda: glossary.table(
             glossary.rows((ROOT / "chapters").glob("*.ipynb")), "chapters/"
@@ -168,15 +185,21 @@ def collect(folder):
     shutil.rmtree(folder, ignore_errors=True)
     for name in FOLDERS:
         (folder / name).mkdir(parents=True)
+        copies = folder / EXTRA / "download" / name
+        copies.mkdir(parents=True)
         for path in sorted((ROOT / name).glob("*.ipynb")):
-            notebooks.write(folder / name / path.name, page(notebooks.read(path)))
+            made = page(notebooks.read(path), f"{name}/{path.name}")
+            notebooks.write(folder / name / path.name, made)
+            shutil.copy(path, copies)
     for name in DOCUMENTS:
         text = (ROOT / name).read_text(encoding="utf-8")
         (folder / name).write_text(document(text, folder), encoding="utf-8")
     for path in sorted(Path(__file__).parent.glob("*.md")):
         text = filled(path.read_text(encoding="utf-8"))
         (folder / path.name).write_text(text, encoding="utf-8")
-    (folder / "cover.png").write_bytes(cover()[0])
+    (folder / EXTRA / ".nojekyll").touch()  # GitHub then shows folders with an _
+    for place in (folder, folder / EXTRA):  # the front page's, and of the site's card
+        (place / "cover.png").write_bytes(cover()[0])
 
 
 if __name__ == "__main__":

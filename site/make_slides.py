@@ -5,10 +5,14 @@ slides follow from the headings: a part or section starts a slide to the right, 
 goes down.  What a cell shows stays with the cell.
 """
 
+import html
 import re
 import shutil
 import sys
-from pathlib import Path
+from pathlib import Path, PurePath
+
+import address
+import collect
 
 from d2lpar import notebooks
 
@@ -59,13 +63,28 @@ def slide_types(cells):
 
 
 def split_at_headings(cells):
-    """A text with several headings is a cell for each."""
+    """A text with several headings is a cell for each that has a text below it.
+
+    A heading with nothing below it, such as that of a part, stays with the next one: no
+    slide is empty.
+    """
     for cell in cells:
         if cell["cell_type"] == "markdown":
             parts = re.split(r"\n(?=#{1,3} )", cell["source"])
-            yield from ({**cell, "source": part, "id": None} for part in parts)
+            yield from ({**cell, "source": s, "id": None} for s in _with_a_text(parts))
         else:
             yield cell
+
+
+def _with_a_text(parts):
+    held = []
+    for part in parts:
+        held.append(part)
+        if not re.fullmatch(r"#{1,3} .*\s*", part):
+            yield "\n".join(held)
+            held = []
+    if held:
+        yield "\n".join(held)
 
 
 def with_mathml(text):
@@ -81,23 +100,37 @@ def with_mathml(text):
     return MATH.sub(made, text)
 
 
-def deck(path):
-    """The slides of a notebook, as one page of HTML."""
+def with_links(text, decks):
+    """A link to a chapter leads to its deck if that is one of `decks`, else nowhere."""
+
+    def linked(match):
+        shown, target, _ = match.groups()
+        name = PurePath(target).stem
+        here = target == f"{name}.ipynb" and name in decks
+        return f"[{shown}]({name}.html)" if here else shown
+
+    return collect.LINK.sub(linked, text)
+
+
+def deck(path, decks):
+    """The slides of a notebook, as one page of HTML; `decks` are the names of all."""
     import nbformat
     from nbconvert import SlidesExporter
 
     notebook = notebooks.read(path)
+    title = notebook["cells"][0]
+    title["source"] = address.without_badges(title["source"])
     notebook["cells"] = list(split_at_headings(notebook["cells"]))
     notebooks.give_ids(notebook)
     types = slide_types(notebook["cells"])
     for cell, kind in zip(notebook["cells"], types, strict=True):
         cell["metadata"]["slideshow"] = {"slide_type": kind}
         if cell["cell_type"] == "markdown":
-            cell["source"] = with_mathml(cell["source"])
+            cell["source"] = with_mathml(with_links(cell["source"], decks))
     exporter = SlidesExporter(
         template_name="slides", extra_template_basedirs=[str(HERE)],
         reveal_url_prefix="reveal", reveal_theme="white", exclude_input_prompt=True,
-        exclude_output_prompt=True,
+        exclude_output_prompt=True, exclude_anchor_links=True,
     )  # fmt: skip
     resources = {"metadata": {"name": path.stem}}
     return exporter.from_notebook_node(nbformat.from_dict(notebook), resources)[0]
@@ -117,13 +150,30 @@ def copy_reveal(folder):
     shutil.copy(reveal / "LICENSE", folder)
 
 
+def index(folder):
+    """A page that leads to every deck in `folder`, by the titles of the chapters."""
+    decks = [p for p in notebooks.find(()) if (folder / f"{p.stem}.html").is_file()]
+    titles = [
+        notebooks.read(p)["cells"][0]["source"].splitlines()[0][2:] for p in decks
+    ]
+    items = [
+        f'<li><a href="{path.stem}.html">{html.escape(title)}</a></li>'
+        for path, title in zip(decks, titles, strict=True)
+    ]
+    page = (HERE / "slides" / "decks.html").read_text(encoding="utf-8")
+    return page.replace("{{ decks }}", "\n".join(items))
+
+
 def main(folder, *chapters):
-    """`folder` holds a page per chapter, and reveal.js."""
+    """`folder` holds a page per chapter, one that leads to them, and reveal.js."""
     copy_reveal(folder / "reveal")
-    for path in notebooks.find(chapters):
+    paths = notebooks.find(chapters)
+    decks = {path.stem for path in [*paths, *folder.glob("*.html")]}
+    for path in paths:
         page = folder / f"{path.stem}.html"
-        page.write_text(deck(path), encoding="utf-8")
+        page.write_text(deck(path, decks), encoding="utf-8")
         print(page)
+    (folder / "index.html").write_text(index(folder), encoding="utf-8")
 
 
 if __name__ == "__main__":

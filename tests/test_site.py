@@ -1,4 +1,7 @@
-"""The site: its glossary, figures, pages and slides follow from the chapters."""
+"""The site: its glossary, figures, pages and slides follow from the chapters.
+
+Nothing here needs more than the course itself; `test_site_built.py` builds the site.
+"""
 
 import re
 import sys
@@ -9,6 +12,7 @@ from conftest import ROOT
 from d2lpar import glossary, notebooks
 
 sys.path.insert(0, str(ROOT / "site"))
+import address
 import collect
 import make_slides
 import offline
@@ -133,19 +137,21 @@ def test_a_page_has_one_title_and_code_stays():
         text("# Core\n\n## B\n```bash\n# no heading\n```"),
         code("# code"),
     ]
-    page = collect.page({"cells": cells})
-    assert [cell["source"] for cell in page["cells"]] == [
-        "# 04 A",
+    first, *others = collect.page({"cells": cells}, "chapters/04_a.ipynb")["cells"]
+    assert first["source"].startswith("# 04 A\n\n<nav ")
+    assert [cell["source"] for cell in others] == [
         "## Core\n\n### B\n```bash\n# no heading\n```",
         "# code",
     ]
     single = [text("# A"), text("## B")]
-    assert collect.page({"cells": single})["cells"][1]["source"] == "## B"
+    page = collect.page({"cells": single}, "chapters/04_a.ipynb")
+    assert page["cells"][1]["source"] == "## B"
 
 
 @pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
 def test_headings_of_a_chapter_descend_one_by_one(path):
-    cells = collect.page(notebooks.read(path))["cells"]
+    name = path.relative_to(ROOT).as_posix()
+    cells = collect.page(notebooks.read(path), name)["cells"]
     texts = [c["source"] for c in cells if c["cell_type"] == "markdown"]
     outside = "\n".join(collect.FENCE.sub("", text) for text in texts)
     levels = [len(marks) for marks in re.findall(r"^(#+) ", outside, re.MULTILINE)]
@@ -154,14 +160,73 @@ def test_headings_of_a_chapter_descend_one_by_one(path):
     assert [(a, b) for a, b in steps if b > a + 1] == []
 
 
-def test_pictures_keep_their_text_and_badges_become_links():
+BADGES = (
+    "[![Open in Colab](https://x.org/a.svg)](https://colab.x/y.ipynb) "
+    "[![Open in Kaggle](https://x.org/b.svg)](https://k.x/welcome?src=y.ipynb)"
+)
+
+
+def installing(where):
+    return code(f'import x\n\naddress = "{where}"  # where pip finds it\nx.find_spec()')
+
+
+def test_pictures_keep_their_text_and_badges_become_a_row_of_links():
     picture = {"data": {"image/png": "x"}, "metadata": {"image/png": {"alt": "red"}}}
-    badge = "[![Open in Colab](https://x.org/badge.svg)](https://colab.x/y)"
-    cells = [text(f"# A\n{badge}"), code("f()", picture), code(notebooks.INSTALL_CELL)]
-    title, shown, install = collect.page({"cells": cells})["cells"]
-    assert title["source"] == "# A\n[Open in Colab](https://colab.x/y)"
+    cells = [
+        text(f"# A\n\n{BADGES}\n\nWhy."),
+        code("f()", picture),
+        code(notebooks.INSTALL_CELL),
+        installing("git+https://github.com/ada/course"),
+    ]
+    page = collect.page({"cells": cells}, "chapters/04_a.ipynb")
+    title, shown, install, _ = page["cells"]
+    heading, *row, why = title["source"].split("\n")
+    assert (heading, why) == ("# A", "Why.")
+    assert re.findall('href="(.*?)"( download)?>(.*?)<', "".join(row)) == [
+        ("https://colab.x/y.ipynb", "", "Open in Colab"),
+        ("https://k.x/welcome?src=y.ipynb", "", "Open in Kaggle"),
+        ("https://github.com/ada/course/blob/main/chapters/04_a.ipynb", "", "Source"),
+        ("../slides/04_a.html", "", "Slides"),
+        ("../download/chapters/04_a.ipynb", " download", "Download notebook"),
+    ]
     assert shown["metadata"]["mystnb"] == {"image": {"alt": "red"}}
     assert install["metadata"]["tags"] == ["hide-input"]
+
+
+def test_without_an_address_a_page_has_no_link_elsewhere():
+    links = address.launch_links({"cells": [text("# A")]}, "exercises/05_b.ipynb")
+    assert links == [("Download notebook", "../download/exercises/05_b.ipynb")]
+    assert address.clone_command(None) == ""
+
+
+COMMIT = "0123456789" * 4
+
+
+@pytest.mark.parametrize(
+    "stamped, version, branch, source",
+    [
+        ("https://github.com/ada/x", "main", "main", "/blob/main/a.md"),
+        ("https://github.com/ada/x.git@v2", "v2", "v2", "/blob/v2/a.md"),
+        (f"https://gitlab.com/a/b/x@{COMMIT}", COMMIT, None, f"/blob/{COMMIT}/a.md"),
+        ("https://git.example.org/ada/x.git", "main", None, None),
+        ("ssh://git@example.org/ada/x.git@v2", "v2", None, None),
+    ],
+)  # fmt: skip
+def test_a_stamped_address_is_understood(stamped, version, branch, source):
+    found = address.repository({"cells": [text("# A"), installing(f"git+{stamped}")]})
+    url = re.fullmatch(r"(.*?/x)(\.git)?(@.*)?", stamped)[1]
+    assert found == (url, version) and found.branch == branch
+    assert found.source("a.md") == (source and url + source)
+    lines = address.clone_command(found).splitlines()
+    assert lines[1:3] == [f"git clone {url}", "cd x"]
+    assert (f"git checkout {version}" in lines) == (version != "main")
+
+
+@pytest.mark.parametrize(
+    "elsewhere", ["", "d2lpar==0.1.0", "https://x.org/a.whl", "git+file:///home/ada/x"]
+)
+def test_an_address_that_nobody_can_clone_is_none(elsewhere):
+    assert address.repository({"cells": [installing(elsewhere)]}) is None
 
 
 def test_a_document_links_only_to_what_the_site_has(tmp_path):
@@ -179,6 +244,7 @@ def test_a_document_links_only_to_what_the_site_has(tmp_path):
 def test_the_front_page_says_what_the_repository_says():
     page = collect.filled((ROOT / "site" / "index.md").read_text(encoding="utf-8"))
     assert "{{" not in page
+    assert "make lab" in page
     for path in CHAPTERS:
         assert f"](chapters/{path.name})" in page
         assert f"\nchapters/{path.stem}\n" in page
@@ -215,11 +281,26 @@ def test_slides_follow_from_headings():
     )
 
 
-def test_formulas_of_slides_are_mathml_and_code_is_not():
-    pytest.importorskip("latex2mathml")
-    made = make_slides.with_mathml("a `$x$` costs $x^2$\n$$y$$")
-    assert made.startswith("a `$x$` costs <math")
-    assert made.count("<math") == 2 and 'display="block"' in made
+def test_no_slide_holds_nothing_but_a_heading():
+    cells = [text("# Core\n\n## First\nwords\n\n## Second"), code("1")]
+    parts = [c["source"] for c in make_slides.split_at_headings(cells)]
+    assert parts == ["# Core\n\n## First\nwords\n", "## Second", "1"]
+
+
+def test_links_of_slides_lead_to_decks_that_are_there():
+    source = "[a](04_a.ipynb#b) [c](05_b.ipynb) [d](../exercises/04_a.ipynb) [e](#e)"
+    made = make_slides.with_links(source, {"04_a"})
+    assert made == "[a](04_a.html) c d [e](#e)"
+
+
+def test_the_index_of_slides_names_the_decks_that_are_there(tmp_path):
+    for name in ("00_start", "06_allreduce", "99_gone"):
+        (tmp_path / f"{name}.html").touch()
+    page = make_slides.index(tmp_path)
+    assert re.findall('<a href="(.*?)">(.*?)</a>', page) == [
+        ("00_start.html", "00 Start"),
+        ("06_allreduce.html", "06 All-reduce"),
+    ]
 
 
 # Nothing from elsewhere
@@ -244,6 +325,17 @@ def test_what_a_page_loads_from_elsewhere_is_found(text):
 def test_links_and_local_files_are_no_loads():
     page = '<a href="https://x.org">x</a><img src="a.png"><link href="_static/x.css">'
     assert offline.loads(page + "url(data:image/png;base64,AA//BB)") == []
+    assert offline.loads('<link rel="canonical" href="https://x.org/a.html">') == []
+
+
+def test_a_link_to_a_file_that_is_not_there_is_found(tmp_path, capsys):
+    page = tmp_path / "a.html"
+    links = '<a href="{}">x</a><a href="#b">y</a><a href="https://x.org/c">z</a>'
+    page.write_text(links.format("a.html?q=1#b"))
+    assert offline.main(tmp_path) == 0
+    page.write_text(links.format("../gone%20away.html#b"))
+    assert offline.main(tmp_path) == 1
+    assert "leads to ../gone away.html" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
