@@ -11,7 +11,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from d2lpar import glossary, inline_code, notebooks
+from d2lpar import glossary, inline_code, notebooks, player
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = ("INSTRUCTORS.md", "CONTRIBUTING.md", "CHANGELOG.md")
@@ -34,6 +34,9 @@ def page(notebook):
         if cell["source"].strip() == notebooks.INSTALL_CELL.strip():
             cell["metadata"]["tags"] = ["hide-input"]
         for output in cell.get("outputs", []):
+            data = output.get("data", {})
+            if player.MIME in data:
+                data["text/html"] = player.page_of(data[player.MIME], data["image/png"])
             alt = output.get("metadata", {}).get("image/png", {}).get("alt")
             if alt:
                 cell["metadata"]["mystnb"] = {"image": {"alt": alt}}
