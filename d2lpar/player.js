@@ -510,8 +510,8 @@ summary { cursor: pointer; }
 const KEYS = `Space plays and pauses. Left and right step from event to event; with \
 Shift they move the part that is shown. + and - zoom, 0 shows all. Home and End go to \
 the first and the last moment. Up and down choose a rank, Enter folds or opens it, F \
-shows all ranks or folds them. With a mouse: drag to move, Ctrl and the wheel to zoom, click \
-on a bar, on a rank or on a moment.`;
+shows all ranks or folds them. With a mouse: drag to move, Ctrl and the wheel to zoom, \
+click on a bar, on a rank or on a moment.`;
 const HATCHED = {
   lines: "repeating-linear-gradient(135deg, #BBBBBB 0 1px, transparent 1px 4px)",
   dots: "radial-gradient(white 1px, transparent 1.5px) 0 0 / 5px 5px",
@@ -896,6 +896,7 @@ const THEMES = ["class", "style", "theme", "data-theme", "data-jp-theme-light"];
 // The element shows the player of this data in place of what it holds.
 export function mount(element, data) {
   const host = document.createElement("div");
+  host.dataset.lmSuppressShortcuts = "true"; // JupyterLab leaves the keys to it
   element.replaceChildren(host);
   element.dataset.ready = "yes";
   return new Player(host, data);

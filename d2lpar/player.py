@@ -139,8 +139,7 @@ def page_of(data, png):
     alt = html.escape(data["alt"], quote=True)
     return "\n".join(
         [
-            # JupyterLab leaves the keys to what has this attribute
-            '<div class="d2lpar-player" data-lm-suppress-shortcuts="true">',
+            '<div class="d2lpar-player">',
             f'<script type="application/json">{events}</script>',
             f'<img src="data:image/png;base64,{png}" alt="{alt}">',
             "</div>",
