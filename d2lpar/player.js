@@ -394,13 +394,19 @@ function heightOf(view, panel, event) {
 }
 
 function drawArrow(ctx, view, from, to, flies) {
-  ctx.strokeStyle = ctx.fillStyle = view.ink;
-  ctx.globalAlpha = flies ? 1 : 0.55;
-  ctx.lineWidth = flies ? 1.6 : 0.8;
+  ctx.fillStyle = view.ink;
+  ctx.globalAlpha = flies ? 1 : 0.6;
   ctx.beginPath();
   ctx.moveTo(from.x, from.y);
   ctx.lineTo(to.x, to.y);
-  ctx.stroke();
+  const wide = flies ? 1.6 : 0.8;
+  for (const [colour, width] of [[view.paper, wide + 1.4], [view.ink, wide]]) {
+    ctx.strokeStyle = colour; // first paper: ink is seen on every bar
+    ctx.lineWidth = width;
+    ctx.stroke();
+  }
+  ctx.strokeStyle = view.paper;
+  ctx.lineWidth = 1;
   ctx.beginPath();
   if (flies) {
     ctx.arc(to.x, to.y, 4.5, 0, 2 * Math.PI);
@@ -410,6 +416,7 @@ function drawArrow(ctx, view, from, to, flies) {
       ctx.lineTo(to.x + r * Math.cos(angle), to.y + r * Math.sin(angle));
     }
   }
+  if (flies) ctx.stroke();
   ctx.fill();
   ctx.globalAlpha = 1;
 }

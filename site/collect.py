@@ -36,7 +36,8 @@ def page(notebook):
         for output in cell.get("outputs", []):
             data = output.get("data", {})
             if player.MIME in data:
-                data["text/html"] = player.page_of(data[player.MIME], data["image/png"])
+                png = data["image/png"]
+                data["text/html"] = player.page_of(data.pop(player.MIME), png)
             alt = output.get("metadata", {}).get("image/png", {}).get("alt")
             if alt:
                 cell["metadata"]["mystnb"] = {"image": {"alt": alt}}

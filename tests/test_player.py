@@ -242,10 +242,11 @@ def test_the_site_makes_a_player_of_it(run, monkeypatch):
     import collect
 
     notebook, output = cell_with(run)
+    events = output["data"][MIME]
     output["data"].pop("text/html")
     collect.page(notebook)
-    made = Page(output["data"]["text/html"])
-    assert json.loads(made.texts[1]) == output["data"][MIME]
+    assert set(output["data"]) == {"text/plain", "image/png", "text/html"}
+    assert json.loads(Page(output["data"]["text/html"]).texts[1]) == events
 
 
 def committed():
