@@ -14,6 +14,8 @@ import tempfile
 from importlib.resources import files
 from pathlib import Path
 
+from .timeline import MIME
+
 # The first code cell of every notebook; `d2lpar badges` writes an address into it.
 INSTALL_CELL = Path(__file__).with_name("first_cell.py").read_text(encoding="utf-8")
 
@@ -196,6 +198,8 @@ def _outputs(cell, count):
 
 def _tidy_data(output, alt):
     data = output["data"]
+    if MIME in data:  # the site makes the page of a player from its events
+        data.pop("text/html", None)
     if data.pop(WIDGET, None) is not None:
         data["text/plain"] = WIDGET_TEXT
     if "text/plain" in data:

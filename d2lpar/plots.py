@@ -45,8 +45,7 @@ class Row:
 
 def plot_timeline(timeline, ax=None, width=None, title=None, exposed=False):
     """A row per rank and stream over time; returns the figure, or the given axes."""
-    if title is None:
-        title = f"{_ranks(timeline)}, {_took(timeline, exposed)}"
+    title = title_of(timeline, title, exposed)
     if ax is not None:
         draw(ax, timeline, timeline.elapsed, title, exposed=exposed)
         ax.legend(handles=_handles([timeline], exposed), **BESIDE)
@@ -54,14 +53,25 @@ def plot_timeline(timeline, ax=None, width=None, title=None, exposed=False):
     return _figure({title: timeline}, width, alt_text(timeline, exposed), exposed)
 
 
+def title_of(timeline, title=None, exposed=False):
+    """The given title, or how many ranks took how long."""
+    return title or f"{_ranks(timeline)}, {_took(timeline, exposed)}"
+
+
 def compare_timelines(timelines, width=None, exposed=False):
     """Several timelines, name by name, on one time axis; returns the figure."""
     if not timelines:
         raise ValueError("There is no timeline to draw.")
     lines = timelines.items()
-    titled = {f"{name}: {_took(line, exposed)}": line for name, line in lines}
+    titled = titles_of(timelines, exposed)
     words = [f"{name}: {alt_text(line, exposed)}" for name, line in lines]
     return _figure(titled, width, " ".join(words), exposed)
+
+
+def titles_of(timelines, exposed=False):
+    """{title: timeline}: the names, and how long each took."""
+    lines = timelines.items()
+    return {f"{name}: {_took(line, exposed)}": line for name, line in lines}
 
 
 def _took(timeline, exposed):

@@ -123,6 +123,13 @@ class Comparison:
         timelines = {name: run.timeline for name, run in self.runs.items()}
         return plots.compare_timelines(timelines, width, exposed)
 
+    def play(self, exposed=False):
+        """The timelines as a player, all at the same time; see `Timeline.play`."""
+        from . import player
+
+        timelines = {name: run.timeline for name, run in self.runs.items()}
+        return player.compare(timelines, exposed)
+
 
 def compare(**runs):
     """A table of several runs: `compare(naive=run1, ring=run2)`."""

@@ -433,6 +433,14 @@ class Simulation:
         """A box for each action, and what is held below."""
         return gantt.plot_simulation(self, title)
 
+    def play(self, title=None):
+        """The boxes as a player; where no script runs, the picture."""
+        from . import player
+
+        title = title or repr(self).partition(": ")[2]
+        timelines = {title: self.timeline}
+        return player.Player(timelines, self.plot(title), units=True)
+
 
 def simulate(schedule, forward=1.0, backward=2.0, weight=0.0, comm=0.0):
     """The Simulation of a schedule: no tensors, no ranks, any unit of time.

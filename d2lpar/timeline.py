@@ -20,6 +20,7 @@ LEGEND = (
     "S2: a message to rank 2   R0: a message from rank 0",
     "",
 )
+MIME = "application/vnd.d2lpar.timeline+json"  # the events in a notebook
 SHOWN = 16  # up to so many ranks are shown one by one; of more the first 8, last 2
 
 
@@ -35,6 +36,7 @@ class Event(NamedTuple):
     flops: int = 0
     peer: int | None = None
     id: int | None = None
+    where: tuple | None = None  # file and line of the call, where it is known
 
     @property
     def kind(self):
@@ -155,6 +157,16 @@ class Timeline:
         from d2lpar import plots
 
         return plots.plot_timeline(self, ax, width, title, exposed)
+
+    def play(self, title=None, exposed=False):
+        """The picture as a player: zoom, step, play, and see the line of every event.
+
+        Elsewhere than in a page that runs scripts it is the picture.
+        """
+        from d2lpar import player, plots
+
+        picture = self.plot(title=title, exposed=exposed)
+        return player.Player({plots.title_of(self, title): self}, picture, exposed)
 
     def to_chrome_trace(self, path):
         """Write a trace for ui.perfetto.dev; either the whole file or none."""

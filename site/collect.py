@@ -13,7 +13,7 @@ from pathlib import Path
 
 import address
 
-from d2lpar import glossary, inline_code, notebooks
+from d2lpar import glossary, inline_code, notebooks, player
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = ("INSTRUCTORS.md", "CONTRIBUTING.md", "CHANGELOG.md")
@@ -39,6 +39,10 @@ def page(notebook, path):
         if cell["source"].strip() == notebooks.INSTALL_CELL.strip():
             cell["metadata"]["tags"] = ["hide-input"]
         for output in cell.get("outputs", []):
+            data = output.get("data", {})
+            if player.MIME in data:
+                png = data["image/png"]
+                data["text/html"] = player.page_of(data.pop(player.MIME), png)
             alt = output.get("metadata", {}).get("image/png", {}).get("alt")
             if alt:
                 cell["metadata"]["mystnb"] = {"image": {"alt": alt}}

@@ -41,6 +41,7 @@ shared_memory costs footprint delayed balance
 scatter
 messages
 launch
+player
 backends
 ship
 runs
@@ -56,8 +57,9 @@ HEIGHT = {
     for height, line in enumerate(reversed(LAYERS.strip().splitlines()))
     for name in line.split()
 }
-# The one step up: `Timeline.plot` asks for its picture when it is called.
-STEPS_UP = {("timeline", "plots")}
+# Steps up: what can show itself asks for its picture or player when it is told to.
+STEPS_UP = {("timeline", "plots"), ("timeline", "player")}
+STEPS_UP |= {("runs", "player"), ("schedule", "player")}
 # The package's door, its command line and its tools are no black boxes of the course.
 DOORS = {"__init__", "__main__"}
 

@@ -168,9 +168,12 @@ class Engine:
                 self.entries.append(("source", call.id, call.source))
             self.entries.append(("wait", call.id))
 
-    def record(self, stream, name, start, stop, bytes=0, flops=0, peer=None, id=None):
+    def record(
+        self, stream, name, start, stop, bytes=0, flops=0, peer=None, id=None,
+        where=None,
+    ):  # fmt: skip
         """Add an event to this rank's timeline: the fields of an `Event`."""
-        event = (self.rank, stream, name, start, stop, bytes, flops, peer, id)
+        event = (self.rank, stream, name, start, stop, bytes, flops, peer, id, where)
         self.events.append(event)
 
     def _warn_of_opposites(self, call):

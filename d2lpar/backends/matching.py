@@ -87,9 +87,9 @@ class Matching:
         send, receive, data = message.send, message.receive, message.data
         copy_raw(send.inputs[0] if data is None else data, receive.outputs[0])
         a, b, engines = send.rank, receive.rank, self.sim.engines
-        times_and_size = message.start, message.arrived, message.nbytes, 0
-        engines[a].events.append((a, "send", "send", *times_and_size, b, message.id))
-        engines[b].events.append((b, "recv", "recv", *times_and_size, a, message.id))
+        what, id = (message.start, message.arrived, message.nbytes, 0), message.id
+        engines[a].events.append((a, "send", "send", *what, b, id, send.where))
+        engines[b].events.append((b, "recv", "recv", *what, a, id, receive.where))
         self.sim.complete(receive, finish)
         if data is None:
             self.sim.complete(send, finish)
@@ -113,7 +113,7 @@ class Matching:
             for each in calls:
                 size = sum(t.numel() * t.element_size() for t in each.outputs)
                 engine = self.sim.engines[each.rank]
-                engine.record("comm", call.kind, start, stop, bytes=size)
+                engine.record("comm", call.kind, start, stop, size, where=each.where)
                 self.sim.complete(each, stop)
 
         self.network.collective(now, call.group, call.ranks, cost, cost.steps, done)

@@ -3,7 +3,10 @@
 import itertools
 from collections import defaultdict
 
+from ..timeline import Event
 from .calls import MESSAGES
+
+ID = Event._fields.index("id")
 
 
 def number_messages(reports):
@@ -12,8 +15,8 @@ def number_messages(reports):
     for report in reports:
         report.events = [
             event
-            if event[-1] is None
-            else (*event[:-1], ids.get((event[0], event[-1])))
+            if event[ID] is None
+            else (*event[:ID], ids.get((event[0], event[ID])), *event[ID + 1 :])
             for event in report.events
         ]
 

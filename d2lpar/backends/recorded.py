@@ -96,7 +96,7 @@ class RecordedEngine(Engine):
         self.pause()
         start = self.now()
         time.sleep(seconds)
-        self.record("compute", "sleep", start, self.now())
+        self.record("compute", "sleep", start, self.now(), where=where_called())
         self.resume()
         self.beat()
 
@@ -156,7 +156,7 @@ class RecordedEngine(Engine):
             self.journal.words[BLOCKED] = 0
             self.beat()
             if threading.get_ident() == self._thread:
-                self.record("compute", "wait", start, self.now())
+                self.record("compute", "wait", start, self.now(), where=call.where)
             self.resume()
 
     def waited(self, call):

@@ -6,7 +6,7 @@ import torch
 
 from . import torch_private
 from .calls import MESSAGES
-from .engine import Engine, Status, waiting
+from .engine import Engine, Status, waiting, where_called
 from .meter import Meter
 from .outcome import RankReport
 from .threads import user_line
@@ -96,7 +96,7 @@ class SimulatedEngine(Engine):
             self.sim.hand_on(self)
             self.blocked = None
         if call.finish > self.clock:
-            self.record("compute", "wait", self.clock, call.finish)
+            self.record("compute", "wait", self.clock, call.finish, where=call.where)
             self.clock = call.finish
         self.waited(call)
 
@@ -111,7 +111,7 @@ class SimulatedEngine(Engine):
     def sleep(self, seconds):
         start = self.clock
         self.clock += seconds * self.sim.cluster.slow_factor(self.rank)
-        self.record("compute", "sleep", start, self.clock)
+        self.record("compute", "sleep", start, self.clock, where=where_called())
         self.sim.activity += 1
 
     def now(self):
@@ -119,8 +119,10 @@ class SimulatedEngine(Engine):
 
     def charge(self, name, flops, nbytes, dtype):
         seconds = self.sim.cluster.compute_seconds(self.rank, flops, nbytes, dtype)
-        self.record("compute", name, self.clock, self.clock + seconds, nbytes, flops)
+        start, where = self.clock, where_called()
         self.clock += seconds
+        span = start, self.clock
+        self.record("compute", name, *span, nbytes, flops, where=where)
 
     def storage_resized(self, storage):
         self.meter.resized(storage)

@@ -31,9 +31,8 @@ class _Work(torch_private.CallWork):
         else:
             stream, peer = "comm", None
             size = sum(t.numel() * t.element_size() for t in call.outputs)
-        self.engine.record(
-            stream, call.kind, self.start, stop, size, peer=peer, id=call.id
-        )
+        span, ends = (self.start, stop), {"peer": peer, "id": call.id}
+        self.engine.record(stream, call.kind, *span, size, **ends, where=call.where)
         self.engine.beat()
 
 
