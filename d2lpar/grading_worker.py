@@ -43,7 +43,6 @@ def main(job, told):
         os.unlink(job)  # the hidden tests are in it
         job = json.load(file)
     _limit(job["memory"])
-    checks.THOROUGH = True
     with open(told, "a", buffering=1, encoding="utf-8") as told:
         numbers = itertools.count()
 
