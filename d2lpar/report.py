@@ -37,7 +37,8 @@ class Row:
     def cells(self, call=""):
         """Texts under HEADINGS; `call` is the failing call that is shown below."""
         elsewhere = self.passed is False and self.where not in ("", call)
-        where = f", in the call: {self.where}" if elsewhere else ""
+        wrong = "wrong " * bool(self.vital)
+        where = f", {wrong}in the call: {self.where}" if elsewhere else ""
         return [VERDICTS[self.passed], self.label, self.measured + where, self.allowed]
 
 
@@ -169,12 +170,9 @@ class Report:
 
     def _texts(self):
         """The paragraphs below the table."""
-        return list(filter(None, [self._notes(), self._call(), self._advice()]))
-
-    def _notes(self):
         largest = [row.where for row in self.rows if row.passed and row.where][-1:]
         notes = [f"The rows that pass show the call: {call}" for call in largest]
-        return "\n".join([self.reckoning, *notes])
+        return [*filter(None, [self.reckoning, *notes, self._call(), self._advice()])]
 
     def _grid(self):
         """The rows as a table of rich."""
