@@ -9,11 +9,13 @@ import importlib
 
 import numpy as np
 
-from .report import Report, Row, short
+from .report import Report, Row
 from .rubrics import signs
 from .rubrics.guard import replaced
 from .rubrics.judging import Mistake
 from .rubrics.requirements import NATIVE, collectives
+from .rubrics.showing import compared
+from .rubrics.usual import ONLY_SIMULATED, plain, usual_mistake
 
 # chapters with exercises, and the module of `rubrics` that judges them
 CHAPTERS = {
@@ -37,10 +39,6 @@ CHAPTERS = {
 # likely mistake then; the tests of the checks want to see it.
 STRICT = False
 
-# Whether real processes are asked for, too, where the way to a right outcome is not the
-# right one.  A grader wants to know that the outcome was really sent.
-THOROUGH = False
-
 
 def check(name, function, hint=False, seed=0):
     """A `Report` on `function` as the answer to exercise `name`, such as "06.1".
@@ -57,25 +55,40 @@ def check(name, function, hint=False, seed=0):
     attempts = _attempts(exercise, function, cases)
     if any(isinstance(a.cause, NotImplementedError) for a in attempts):
         return Report(exercise.name, exercise.title, done=False)
-    failing = [attempt for attempt in attempts if _fails(attempt, exercise)]
-    right = len(attempts) == len(cases) and all(attempt.right for attempt in attempts)
-    ask = right if THOROUGH else not failing
-    tried = _on_processes(exercise, function, cases) if ask else []
-    rows = [_outcome_row(attempts, cases)]
-    rows += [_row(requirement, attempts) for requirement in exercise.requirements]
-    rows += [_processes_row(tried)] * bool(tried)
-    rows += [_foreign_row(name) for name in replaced()[:1]]
-    report = Report(exercise.name, exercise.title, rows, hint=hint)
-    report.run = attempts[-1].recorded or attempts[-1].run
-    if not report.passed:
-        _explain(report, exercise, *_mistake(exercise, attempts, failing, tried))
-        if exercise.public and _passes(exercise.public, function, seed):
-            report.rows.append(
-                Row("asked for", "the public one", "this", False, vital=True)
-            )
-            report.mistake, report.sentence = "public answer", exercise.differs
-            report.more = ""
+    report = Report(exercise.name, exercise.title, hint=hint)
+    right = len(attempts) == len(cases) and all(_right(a, exercise) for a in attempts)
+    tried = _on_processes(exercise, function, cases) if right else []
+    _judge(report, exercise, cases, attempts, tried)
+    if not report.passed and exercise.public:
+        if _passes(exercise.public, function, seed):
+            _name_public(report, exercise)
     return report
+
+
+def _judge(report, exercise, cases, attempts, tried):
+    """The report has its rows, and where one fails the call that shows the mistake."""
+    failing = [attempt for attempt in attempts if _fails(attempt, exercise)]
+    failing.sort(key=_less_telling)
+    report.run = attempts[-1].recorded or attempts[-1].run
+    if failing or replaced() or not all(attempt.right for attempt in tried):
+        mistake, shown = _mistake(exercise, attempts, failing, tried)
+        _explain(report, exercise, mistake, shown)
+        if _among(shown, failing):
+            failing.insert(0, shown)
+    report.rows = [_outcome_row(exercise, attempts, cases, failing)]
+    least = min(2, max(case.n for case in cases))
+    for requirement in exercise.requirements:
+        report.rows.append(_row(requirement, exercise, attempts, failing, least))
+    report.rows += [_processes_row(tried)] * bool(tried)
+    report.rows += [_foreign_row(name) for name in replaced()[:1]]
+
+
+def _name_public(report, exercise):
+    """The answer is the one to the exercise that this one is a variation of."""
+    why = "it is an answer to the public exercise"
+    report.rows.append(Row("answer to", "the public one", "this", False, vital=why))
+    report.mistake, report.sentence = "public answer", exercise.differs
+    report.more = ""
 
 
 def _passes(exercise, function, seed):
@@ -144,31 +157,50 @@ def _on_processes(exercise, function, cases):
 
 # The rows
 
+NOT_RIGHT = "the outcome is not right in every call"
 
-def _outcome_row(attempts, cases):
-    right = sum(attempt.right for attempt in attempts)
-    wrong = next((a for a in attempts if not a.right), None)
+
+def _outcome_row(exercise, attempts, cases, failing):
+    """Right calls on one rank do not count where no other is right."""
+    right = [attempt for attempt in attempts if _right(attempt, exercise)]
+    several = [case for case in cases if case.n > 1]
+    count, of, where = len(right), len(cases), ""
+    if right and several and all(attempt.case.n == 1 for attempt in right):
+        count, of, where = 0, len(several), " on several ranks"
+    wrong = next((a for a in failing if not _right(a, exercise)), None)
     return Row(
         "outcome",
-        f"right in {right} of {len(cases)} calls",
+        f"right in {count} of {of} calls{where}",
         f"all {len(cases)}",
-        right == len(cases),
+        len(right) == len(cases),
         wrong.case.call if wrong else "",
-        vital=True,
+        NOT_RIGHT,
     )
 
 
-def _row(requirement, attempts):
-    """The first case that breaks the requirement; the last one where none does."""
+def _row(requirement, exercise, attempts, failing, least):
+    """The figures of the first call in which the requirement fails, else of the last.
+
+    A call shows that it is met if the outcome is right there, on at least that many
+    ranks, and by the answer's own work.  Where no call does, nothing is judged.
+    """
     ended = [attempt for attempt in attempts if attempt.error is None]
-    if not ended:
-        return Row(requirement.label, "-", "-", None, "", requirement.vital)
-    failing = [attempt for attempt in ended if not requirement.holds(attempt)]
-    shown = failing[0] if failing else ended[-1]
+    own = [a for a in ended if not _by_others(requirement, exercise, a)]
+    bad = [a for a in failing if _among(a, own) and not requirement.holds(a)]
+    good = [a for a in own if a.right and a.case.n >= least]
+    vital = NOT_RIGHT * requirement.vital
+    if not bad and not good:
+        why = "no right call" if len(own) == len(ended) else "done by what is forbidden"
+        return Row(requirement.label, why, "", None, "", vital)
+    shown = bad[0] if bad else good[-1]
     texts = requirement.texts(shown)
-    return Row(
-        requirement.label, *texts, not failing, shown.case.call, requirement.vital
-    )
+    return Row(requirement.label, *texts, not bad, shown.case.call, vital)
+
+
+def _by_others(requirement, exercise, attempt):
+    """Has something done the work that another requirement forbids?"""
+    asked = [r.instead for r in exercise.requirements if r.instead]
+    return not requirement.instead and any(instead(attempt) for instead in asked)
 
 
 def _processes_row(tried):
@@ -180,12 +212,13 @@ def _processes_row(tried):
         f"all {len(tried)}, on {sizes} ranks",
         wrong is None,
         wrong.case.call if wrong else "",
-        vital=True,
+        "the outcome is not right on real processes",
     )
 
 
 def _foreign_row(name):
-    return Row("functions replaced", name, "none", False, vital=True)
+    why = "a function of the course is replaced"
+    return Row("functions replaced", name, "none", False, vital=why)
 
 
 # The report
@@ -200,10 +233,27 @@ def _explain(report, exercise, mistake, shown):
         report.details = _details(shown, exercise)
 
 
+def _right(attempt, exercise):
+    """The outcome is right, with the requirements that are part of it."""
+    vital = [row for row in exercise.requirements if row.vital]
+    return attempt.right and all(requirement.holds(attempt) for requirement in vital)
+
+
 def _fails(attempt, exercise):
     if not attempt.right:
         return True
     return not all(requirement.holds(attempt) for requirement in exercise.requirements)
+
+
+def _less_telling(attempt):
+    """A wrong outcome comes first; then several ranks, with something to be seen."""
+    run = attempt.recorded or attempt.run
+    return attempt.right, attempt.case.n == 1, not (run and run.timeline)
+
+
+def _among(attempt, attempts):
+    """This very attempt; to compare two would be to compare their tensors."""
+    return any(each is attempt for each in attempts)
 
 
 def _details(attempt, exercise):
@@ -214,8 +264,7 @@ def _details(attempt, exercise):
         if not exercise.agrees(came, wanted, attempt.case):
             who = f"rank {attempt.case.rank(rank)} " if attempt.case.n > 1 else ""
             came, wanted = (exercise.shows(x, attempt.case.n) for x in (came, wanted))
-            lines = [f"came     {short(came)}", f"expected {short(wanted)}"]
-            return [f"  {who}{line}" for line in lines]
+            return [f"  {who}{line}" for line in compared(came, wanted)]
     return []
 
 
@@ -233,20 +282,16 @@ def _mistake(exercise, attempts, failing, tried):
         if names := ", ".join(dict.fromkeys(collectives(attempt.run))):
             text = f"It calls {names}; here the answer is made of messages."
             return Mistake("native collective", None, text), attempt
-    if all(map(signs.silent, failing)) and failing[-1].case.n > 1:
+    if plain(failing[0]):
+        return usual_mistake(attempts, failing), failing[0]
+    if all(map(signs.silent, failing)) and any(a.case.n > 1 for a in failing):
         text = "It returns None on every rank, and a value is expected."
         return Mistake("returns None", None, text), failing[0]
     for mistake in exercise.mistakes:
         for attempt in failing:
             if _recognises(mistake, attempt):
                 return mistake, attempt
-    return _usual_mistake(attempts, failing), failing[0]
-
-
-ONLY_SIMULATED = (
-    "It is right in the simulator and wrong on real processes. "
-    "Those share no memory and no module, and take turns in no fixed order."
-)
+    return usual_mistake(attempts, failing), failing[0]
 
 
 def _recognises(mistake, attempt):
@@ -257,59 +302,3 @@ def _recognises(mistake, attempt):
         if STRICT:
             raise
         return False
-
-
-def _usual_mistake(attempts, failing):
-    first = failing[0]
-    if first.cause is not None:
-        return Mistake("raises", None, _raised(first))
-    if signs.hangs(first):
-        return Mistake("hangs", None, "Ranks wait for each other; see who, above.")
-    if first.error is not None:
-        return Mistake("error", None, str(first.error).split("\n")[0])
-    if first.right and first.run.unwaited:
-        text = "It starts a message and never waits for it."
-        return Mistake("no wait", None, text)
-    where = _pattern(attempts, failing)
-    if where:
-        return Mistake("pattern", None, f"It fails exactly where {where}.")
-    if first.right:
-        text = "The outcome is right, but not the way to it: see the rows that fail."
-        return Mistake("costly", None, text)
-    text = "The outcome is wrong: compare what came with what was expected."
-    return Mistake("wrong", None, text)
-
-
-def _raised(attempt):
-    error, cause = attempt.error, attempt.cause
-    rank = "It" if attempt.case.n == 1 else f"Rank {error.rank}"
-    line = f" in {error.line}" if error.line and "judging.py" not in error.line else ""
-    reason = str(cause).strip().split("\n")[0]
-    return f"{rank} raises {type(cause).__name__}{line}: {reason}"
-
-
-PATTERNS = {
-    "there is one rank only": lambda case: case.n == 1,
-    "there is more than one rank": lambda case: case.n > 1,
-    "the number of ranks is odd": lambda case: case.n > 1 and case.n % 2 == 1,
-    "the number of ranks is no power of two": lambda case: case.n & (case.n - 1),
-    "the root is not rank 0": lambda case: case.facts.get("root", 0) != 0,
-    "the size does not divide by the number of ranks": (
-        lambda case: case.facts.get("S", 0) % case.n
-    ),
-    "there are fewer elements than ranks": (
-        lambda case: case.facts.get("S", case.n) < case.n
-    ),
-    "the tensor is empty": lambda case: case.facts.get("S", 1) == 0,
-}
-
-
-def _pattern(attempts, failing):
-    """What all failing cases have in common, and no other case; None if nothing."""
-    bad = {id(attempt) for attempt in failing}
-    if len(bad) == len(attempts):
-        return None
-    for words, holds in PATTERNS.items():
-        if all(bool(holds(a.case)) == (id(a) in bad) for a in attempts):
-            return words
-    return None

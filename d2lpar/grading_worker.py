@@ -56,7 +56,6 @@ def main():
     key = _whole(KEY)
     job = json.loads(_whole(int.from_bytes(_whole(8), "big")))
     threading.Thread(target=_end_with_the_grader, daemon=True).start()
-    checks.THOROUGH = True
     numbers = itertools.count()
     with open(told, "w", buffering=1, encoding="utf-8") as file:
 

@@ -1,19 +1,30 @@
 """`Report`: what a check has found, as text, as a table in a notebook, as a score."""
 
+import io
+import sys
 from dataclasses import dataclass, field
 from html import escape
 
-import torch
-
-VERDICTS = {True: "pass", False: "FAIL", None: "-"}
-HEADINGS = ["requirement", "measured", "allowed", "", "where"]
+VERDICTS = {True: "pass", False: "FAIL", None: "not judged"}
+HEADINGS = ["", "requirement", "measured", "allowed"]
+WIDE = 79  # characters of the text twin
+# Okabe and Ito's colours.  Only what fails is filled, so that grey tells them apart,
+# and no text relies on the page's own background.
+STYLES = {True: "#009E73", False: "bold #000000 on #D55E00", None: "dim"}
+BADGE = "padding:0 .5em;border-radius:.3em;white-space:nowrap;border:2px "
+BADGES = {
+    True: BADGE + "solid #009E73",
+    False: BADGE + "solid #D55E00;background:#D55E00;color:#000;font-weight:bold",
+    None: BADGE + "dashed #999999",
+}
 
 
 @dataclass
 class Row:
-    """One requirement: the figures in words, and whether it is met (None: unknown).
+    """One requirement: the figures in words, and whether it is met (None: not judged).
 
-    `vital`: where this one fails, nothing else earns a point.
+    `where` is the call that the figures are of.  `vital`: it is part of the outcome,
+    and these words say what is wrong where it fails.
     """
 
     label: str
@@ -21,11 +32,14 @@ class Row:
     allowed: str
     passed: bool | None
     where: str = ""
-    vital: bool = False
+    vital: str = ""
 
-    def cells(self):
-        verdict = VERDICTS[self.passed]
-        return [self.label, self.measured, self.allowed, verdict, self.where]
+    def cells(self, call=""):
+        """Texts under HEADINGS; `call` is the failing call that is shown below."""
+        elsewhere = self.passed is False and self.where not in ("", call)
+        wrong = "wrong " * bool(self.vital)
+        where = f", {wrong}in the call: {self.where}" if elsewhere else ""
+        return [VERDICTS[self.passed], self.label, self.measured + where, self.allowed]
 
 
 @dataclass(repr=False, eq=False)
@@ -59,16 +73,37 @@ class Report:
 
     @property
     def score(self):
-        """From 0 to 1: half for the outcome, a quarter for requirements that are met,
-        the last quarter where all are met.
+        """From 0 to 1: half for a right outcome, a quarter for the requirements met
+        (as many parts of it as are met of those judged), the last quarter for all.
 
-        A wrong outcome earns nothing, and so does a broken vital requirement.
+        A wrong outcome earns nothing.
         """
-        if not self.done or not all(row.passed for row in self.rows if row.vital):
+        if not self.done or self._broken():
             return 0.0
-        how = [row for row in self.rows if not row.vital]
-        met = sum(bool(row.passed) for row in how)
-        return 1.0 if self.passed else 0.5 + 0.25 * met / len(how)
+        return 1.0 if self.passed else 0.5 + 0.25 * self._met() / len(self._judged())
+
+    def _broken(self):
+        """The first row of the outcome that is not met, or None."""
+        return next((row for row in self.rows if row.vital and not row.passed), None)
+
+    def _judged(self):
+        return [row for row in self.rows if not row.vital and row.passed is not None]
+
+    def _met(self):
+        return sum(row.passed for row in self._judged())
+
+    @property
+    def reckoning(self):
+        """How the score came about, in a sentence."""
+        met, of = self._met(), len(self._judged())
+        if broken := self._broken():
+            return f"Score 0: {broken.vital}, so nothing else counts."
+        if self.passed:
+            return "Score 1: the outcome is right, and all requirements are met."
+        return (
+            f"Score {self.score:.2f}: 0.50 for the right outcome, "
+            f"{self.score - 0.5:.2f} for {met} of {of} requirements met."
+        )
 
     @property
     def timeline(self):
@@ -78,26 +113,48 @@ class Report:
     def __str__(self):
         if not self.done:
             return self._head()
-        parts = [self._head(), _table([row.cells() for row in self.rows])]
-        parts += filter(None, [self._call(), self._advice()])
-        if not self.passed and self.timeline:
+        parts = [self._head(), self._table(), *self._texts()]
+        if self._pictured():
             parts.append(f"The timeline of that call:\n{self.timeline}")
         return "\n\n".join(parts)
 
     __repr__ = __str__
 
+    def __rich_console__(self, console, options):
+        """What `rich.print` shows on a terminal: the text in colour."""
+        from rich.text import Text
+
+        yield Text(self._head(), style="bold")
+        if self.done:
+            yield from ("", self._grid())
+        for text in self._texts() if self.done else ():
+            yield from ("", Text(text))
+        if self._pictured():
+            yield from ("", Text(f"The timeline of that call:\n{self.timeline}"))
+
     def _repr_html_(self):
-        texts = filter(None, [self._call(), self._advice()])
-        rows = [row.cells() for row in self.rows] if self.done else []
-        blocks = [f"<p><b>{escape(self._head())}</b></p>", _html_table(rows)]
-        return "\n".join(blocks + [_paragraph(text) for text in texts])
+        head = f"<p><b>{escape(self._head())}</b></p>"
+        if not self.done:
+            return head
+        table = _html_table([(row, row.cells(self.failing)) for row in self.rows])
+        return "\n".join([head, table, *map(_paragraph, self._texts())])
 
     def _ipython_display_(self):
         from IPython.display import display
 
+        if sys.stdout.isatty():
+            from rich import print
+
+            return print(self)
         display({"text/plain": str(self), "text/html": self._repr_html_()}, raw=True)
-        if self.done and not self.passed and self.timeline:
+        if self._pictured():
             display(self.timeline.plot(title="The timeline of that call"))
+
+    def _pictured(self):
+        """A timeline is shown of a call that failed, if something happened in it."""
+        if not self.done or self.passed or not self.timeline:
+            return False
+        return self.timeline.world_size > 1 or self.timeline.elapsed > 0
 
     def _head(self):
         head = f"{self.name} {self.title}: "
@@ -105,8 +162,42 @@ class Report:
             return head + "not done yet"
         if self.passed:
             return head + "passed"
-        met = sum(bool(row.passed) for row in self.rows)
-        return head + f"not passed, {met} of {len(self.rows)} requirements met"
+        if broken := self._broken():
+            outcome = broken.label == "outcome"
+            return head + "not passed" + f", {broken.measured}" * outcome
+        met, of = self._met(), len(self._judged())
+        return head + f"not passed, right outcome, {met} of {of} requirements met"
+
+    def _texts(self):
+        """The paragraphs below the table."""
+        largest = [row.where for row in self.rows if row.passed and row.where][-1:]
+        notes = [f"The rows that pass show the call: {call}" for call in largest]
+        return [*filter(None, [self.reckoning, *notes, self._call(), self._advice()])]
+
+    def _grid(self):
+        """The rows as a table of rich."""
+        from rich.table import Table
+        from rich.text import Text
+
+        grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+        for heading in HEADINGS:
+            grid.add_column(heading, overflow="fold")
+        grid.columns[0].no_wrap = True
+        for row in self.rows:
+            verdict, *texts = map(Text, row.cells(self.failing))
+            verdict.stylize(STYLES[row.passed])
+            grid.add_row(verdict, *texts)
+        return grid
+
+    def _table(self):
+        """The rows as plain text, of which no line is too long."""
+        from rich.console import Console
+
+        file = io.StringIO()
+        plain = {"color_system": None, "force_jupyter": False, "force_terminal": False}
+        Console(file=file, width=WIDE, **plain).print(self._grid())
+        lines = file.getvalue().splitlines()
+        return "\n".join(map(str.rstrip, lines))
 
     def _call(self):
         if self.failing:
@@ -122,22 +213,15 @@ class Report:
         return f"Likely: {self.sentence}{tail}"
 
 
-def _table(rows):
-    rows = [HEADINGS, *rows]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(HEADINGS))]
-    rows.insert(1, ["-" * width for width in widths])
-    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-    return "\n".join(lines)
-
-
 def _html_table(rows):
-    if not rows:
-        return ""
+    """A table of (row, its texts)."""
     head = "".join(f'<th scope="col">{escape(text)}</th>' for text in HEADINGS)
     lines = [f"<table><thead><tr>{head}</tr></thead><tbody>"]
-    for label, *texts in rows:
+    for row, (verdict, label, *texts) in rows:
+        badge = f'<span style="{BADGES[row.passed]}">{verdict}</span>'
         cells = "".join(f"<td>{escape(text)}</td>" for text in texts)
-        lines.append(f'<tr><th scope="row">{escape(label)}</th>{cells}</tr>')
+        label = f'<th scope="row">{escape(label)}</th>'
+        lines.append(f"<tr><td>{badge}</td>{label}{cells}</tr>")
     return "\n".join([*lines, "</tbody></table>"])
 
 
@@ -145,23 +229,3 @@ def _paragraph(text):
     first, *lines = text.split("\n")
     block = f"<pre>{escape(chr(10).join(lines))}</pre>" if lines else ""
     return f"<p>{escape(first)}</p>{block}"
-
-
-def short(value, most=6):
-    """A value in one line, long tensors and lists cut in the middle."""
-    if torch.is_tensor(value):
-        kind = str(value.dtype).removeprefix("torch.")
-        shape = list(value.shape)
-        return f"{_cut(value.flatten().tolist(), most)} ({kind} {shape})"
-    if isinstance(value, list | tuple) and len(value) > most:
-        return _cut(value, most)
-    try:
-        text = f"{value:.6g}" if isinstance(value, float) else repr(value)
-    except Exception as error:  # whatever a class of the learner's does
-        text = f"something that cannot be shown ({type(error).__name__})"
-    return text if len(text) <= 120 else text[:117] + "..."
-
-
-def _cut(values, most):
-    shown = [f"{x:.6g}" if isinstance(x, float) else str(x) for x in values[:most]]
-    return "[" + ", ".join(shown) + ", ..." * (len(values) > most) + "]"

@@ -1,10 +1,14 @@
 """`check` itself: what it says, what it counts, and that nothing gets past it."""
 
+import dataclasses
+import io
 import math
+import re
 import sys
 import time
 
 import pytest
+import rich.console
 import torch
 import torch.distributed as dist
 
@@ -24,6 +28,8 @@ from d2lpar.rubrics.requirements import (
     same_bits,
     untouched,
 )
+from d2lpar.rubrics.showing import compared
+from zoo import ex_02_1
 from zoo.ex_05_1 import in_turn, torch_scatter
 
 
@@ -113,7 +119,7 @@ def test_a_right_outcome_at_twice_the_cost_earns_a_part(ring):
     report = ring(twice)
     failed = [row.label for row in report.rows if not row.passed]
     assert failed == ["bytes sent by a rank", "messages of all ranks", "rounds"]
-    assert report.score == 0.5 + 0.25 * 2 / 5
+    assert report.score == 0.5 + 0.25 * 3 / 6
     assert report.mistake == "costly"
     assert "The timeline of that call:\n" in str(report)
 
@@ -137,10 +143,46 @@ def gathers(x):
     return everything[r - 1]
 
 
-def test_a_native_collective_earns_nothing(ring):
+def verdicts(report):
+    return {row.label: row.passed for row in report.rows}
+
+
+def test_a_native_collective_earns_half_and_its_bytes_are_not_judged(ring):
     report = ring(gathers)
-    assert (report.score, report.mistake) == (0.0, "native collective")
+    assert (report.score, report.mistake) == (0.5, "native collective")
     assert "all_gather" in report.sentence
+    assert set(verdicts(report).values()) == {True, False, None}
+    judged = [row.label for row in report.rows if row.passed is not None]
+    assert judged == ["outcome", "native collectives called"]
+    assert "right outcome, 0 of 1 requirements met" in str(report)
+    assert "Score 0.50: 0.50 for the right outcome, 0.00 for 0 of 1" in str(report)
+
+
+def test_a_native_collective_with_a_wrong_outcome_earns_nothing(ring):
+    report = ring(lambda x: gathers(x) + 1)
+    assert (report.score, report.mistake) == (0.0, "native collective")
+    assert verdicts(report)["outcome"] is False
+
+
+def test_a_barrier_is_forbidden_and_leaves_the_other_figures(ring):
+    def meets(x):
+        dist.barrier()
+        return pass_on(x)
+
+    report = ring(meets)
+    assert report.score == 0.5 + 0.25 * 5 / 6
+    assert [k for k, v in verdicts(report).items() if not v] == [
+        "native collectives called"
+    ]
+
+
+def test_two_ways_round_the_exercise_are_both_judged(monkeypatch):
+    other = judging.Requirement("other", lambda a: 1, lambda case: 0, instead=bool)
+    exercise = Exercise("99.1", "Pass on", cases, [from_messages(), other])
+    monkeypatch.setattr(checks, "find", {"99.1": exercise}.get)
+    report = d2lpar.check("99.1", gathers)
+    assert report.score == 0.5
+    assert [row.passed for row in report.rows] == [True, False, False, True]
 
 
 def constant(x):
@@ -256,6 +298,7 @@ def test_real_processes_are_tried_where_the_exercise_says_so(monkeypatch):
     monkeypatch.setattr(checks, "find", {"99.1": exercise}.get)
     assert d2lpar.check("99.1", pass_on).passed
     report = d2lpar.check("99.1", knows_the_simulator)
+    assert "Score 0: the outcome is not right on real processes" in str(report)
     assert [row.passed for row in report.rows] == [True, True, False]
     assert report.rows[2].label == "on real processes" and report.score == 0.0
 
@@ -325,12 +368,172 @@ def test_equality_is_strict_in_kind_and_shape():
     assert same({"a": 1}, {"a": 1}) and not same({"a": 1}, {"b": 1})
 
 
+# What is judged, and which call is shown
+
+
+def with_one_rank(rng):
+    """One rank alone, which needs no message, and then the cases above."""
+    x = torch.from_numpy(rng.normal(size=5))
+    yield Case(1, "1 rank", [(x.clone(),)], [x], {"S": 5})
+    yield from cases(rng)
+
+
+@pytest.fixture
+def from_one(monkeypatch):
+    """`check("99.1", ...)` begins with one rank."""
+    exercise = dataclasses.replace(RING, cases=with_one_rank, mistakes=[])
+    monkeypatch.setattr(checks, "find", {"99.1": exercise}.get)
+    return lambda function: d2lpar.check("99.1", function)
+
+
+def alone(then):
+    """Right on one rank; `then` is what it does on several."""
+    return lambda x: x if dist.get_world_size() == 1 else then(x)
+
+
+def stuck_late(x):
+    """One message comes through, then all wait."""
+    r, incoming = dist.get_rank(), torch.empty_like(x)
+    if r < 2:
+        (dist.recv if r else dist.send)(incoming if r else x, 1 - r)
+    hangs(x)
+
+
+@pytest.mark.parametrize("answer", [hangs, stuck_late, raises, lambda x: None])
+def test_what_is_right_on_one_rank_only_meets_nothing(from_one, answer):
+    report = from_one(alone(answer))
+    assert (report.score, report.failing) == (0.0, "2 ranks")
+    assert str(report).startswith(
+        "99.1 Pass on: not passed, right in 0 of 3 calls on several ranks\n"
+    )
+    assert True not in verdicts(report).values()
+    assert "Score 0: the outcome is not right in every call" in str(report)
+
+
+def test_a_deadlock_shows_what_happened_before_it(from_one):
+    report = from_one(alone(stuck_late))
+    assert report.timeline.world_size == 2 and report.timeline.messages()
+    assert "The timeline of that call:\n2 ranks" in str(report)
+
+
+def test_no_empty_timeline_is_shown(from_one):
+    report = from_one(raises)
+    assert report.failing == "2 ranks" and "timeline" not in str(report)
+
+
+def test_the_failing_row_and_the_failing_call_are_one(from_one):
+    def late(x):
+        x = pass_on(x)
+        return pass_on(pass_on(x)) if dist.get_world_size() == 3 else x
+
+    report = from_one(alone(late))
+    rows = {row.label: row for row in report.rows if row.passed is False}
+    assert report.failing == "3 ranks" and {r.where for r in rows.values()} == {
+        "3 ranks"
+    }
+    assert rows["messages of all ranks"].measured == "9"
+    assert "in the call" not in str(report)
+
+
+def test_a_figure_of_another_call_says_so(from_one):
+    def wrong_for_three(x):
+        n = dist.get_world_size()
+        return twice(x) if n == 4 else pass_on(x) + (n == 3)
+
+    report = from_one(alone(wrong_for_three))
+    assert report.failing == "3 ranks"
+    rows = {row.label: row for row in report.rows}
+    assert rows["rounds"].cells(report.failing)[2] == "2, in the call: 4 ranks"
+    assert rows["outcome"].cells(report.failing)[2] == "right in 3 of 4 calls"
+    assert rows["outcome"].cells("4 ranks")[2] == (
+        "right in 3 of 4 calls, wrong in the call: 3 ranks"
+    )
+
+
+def test_costs_on_several_ranks_are_no_pattern(from_one):
+    report = from_one(alone(twice))
+    assert report.mistake == "costly" and "exactly where" not in report.sentence
+
+
+def test_what_is_refused_gets_no_hint_about_the_exercise(ring):
+    def writes(x):
+        raise PermissionError("an answer writes no files")
+
+    report = ring(writes)
+    assert report.mistake == "raises" and "an answer writes no files" in report.sentence
+
+
+# What came and what was expected
+
+
+@pytest.mark.parametrize(
+    "came, wanted, line",
+    [
+        (torch.arange(99.0), torch.arange(99.0) + (torch.arange(99) == 70),
+         "differs first at [70]: 70, expected 71"),
+        ([1, [2, 3.0]], [1, [2, 3.0000001]],
+         "differs first at [1][1]: 3, expected 3.0000001"),
+        ({"dW": torch.zeros(2, 2)}, {"dW": torch.eye(2)},
+         "differs first at dW[0, 0]: 0, expected 1"),
+        ([1.0 + 1e-12, 2.0], [1.0, 3.0], "differs first at [1]: 2, expected 3"),
+        ([torch.zeros(2)], [torch.zeros(2, dtype=torch.float64)],
+         "differs first at [0]: [0, 0] (float32 [2]), expected [0, 0] (float64 [2])"),
+        (0.1 + 0.2, 0.3, "expected 0.29999999999999999"),
+        (torch.tensor([math.nan]), torch.ones(1),
+         "differs first at [0]: nan, expected 1"),
+        (None, 3, "expected 3"),
+    ],
+)  # fmt: skip
+def test_the_difference_is_seen(came, wanted, line):
+    lines = compared(came, wanted)
+    assert lines[-1] == line
+    assert all(len(line) < 80 for line in lines[:2])
+    assert lines[0].split(" ", 1)[1] != lines[1].split(" ", 1)[1] or len(lines) == 3
+
+
+def test_every_gradient_of_02_1_can_be_shown():
+    report = d2lpar.check("02.1", ex_02_1.biases_per_example)
+    assert "cannot be shown" not in str(report)
+    assert "differs first at db" in str(report)
+
+
+# The report on a page, on a terminal
+
+
 def test_the_report_in_a_notebook():
-    rows = [Row("outcome", "<b>", "all", False, "", True)]
+    rows = [Row("outcome", "<b>", "all", False, "", "it is wrong")]
+    rows += [Row("rounds", "1", "1", True), Row("time", "none", "", None)]
     report = Report("99.1", "Pass on", rows, sentence="So & so.")
     html = report._repr_html_()
     assert "&lt;b&gt;" in html and "So &amp; so." in html
     assert '<th scope="row">outcome</th>' in html
+    for word, colour in (
+        ("FAIL", "#D55E00"),
+        ("pass", "#009E73"),
+        ("not judged", "#999"),
+    ):
+        (badge,) = re.findall(rf'<span style="([^"]*)">{word}</span>', html)
+        assert colour in badge
+    filled = re.findall(r'style="[^"]*background:#D55E00;color:#000[^"]*">(\w+)<', html)
+    assert filled == ["FAIL"]  # so that no word depends on the page's background
+
+
+def test_the_table_is_no_wider_than_a_terminal(ring):
+    report = ring(twice)
+    report.rows[1].where = "a call with many words " * 9
+    table = report._table().splitlines()
+    assert max(map(len, table)) < 80 and len(table) > len(report.rows) + 1
+    assert str(report).count("many") == 9  # and nothing of it is lost
+
+
+def test_the_report_on_a_terminal_has_colours(ring):
+    file = io.StringIO()
+    options = {"width": 79, "force_terminal": True, "color_system": "truecolor"}
+    rich.console.Console(file=file, **options).print(ring(twice))
+    text = file.getvalue()
+    assert "\x1b[1;38;2;0;0;0;48;2;213;94;0mFAIL" in text  # black on vermilion
+    assert "\x1b[38;2;0;158;115mpass" in text
+    assert "Score 0.62" in text and "The timeline of that call" in text
 
 
 def test_a_failing_report_shows_the_picture(ring, monkeypatch):

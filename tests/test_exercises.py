@@ -1,17 +1,18 @@
 """Exercises: made from the solutions, gradable by nbgrader, harmless when untouched."""
 
-import csv
+import copy
 import inspect
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 
 import pytest
 
 from conftest import ROOT
-from d2lpar import checks, execution, exercises, notebooks
+from d2lpar import check, checks, execution, exercises, grading, notebooks
 from zoo import ex_05_1
 
 SOLUTIONS = sorted(ROOT.glob("solutions/*.ipynb"))
@@ -91,32 +92,79 @@ def nbgrader(folder, *arguments):
     environ = os.environ | {"PATH": here + os.pathsep + os.environ["PATH"]}
     command = [sys.executable, "-m", "nbgrader", *arguments]
     done = subprocess.run(
-        command, cwd=folder, env=environ, capture_output=True, text=True, timeout=250
+        command, cwd=folder, env=environ, capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stderr
     return done
 
 
-def submit(folder, student, answer):
-    """The released notebook with another answer; None hands it in untouched."""
-    book = notebooks.read(folder / "release" / "talk" / "05_scatter.ipynb")
-    if answer is not None:
-        graded(book, "solution")[0]["source"] = answer
-    target = folder / "submitted" / student / "talk"
-    target.mkdir(parents=True)
-    notebooks.write(target / "05_scatter.ipynb", book)
+# An answer to 05.1, and the part of its points that it earns: half for the outcome, a
+# quarter for the requirements met.
+ANSWERS = {
+    "right": (ex_05_1.in_turn, 1.0),
+    "forbidden": (ex_05_1.torch_scatter, 0.5),
+    "too_many_bytes": (ex_05_1.broadcast_and_slice, 0.5 + 0.25 * 3 / 5),
+    "too_many_messages": (ex_05_1.card_by_card, 0.5 + 0.25 * 4 / 5),
+    "half_right": (ex_05_1.only_from_rank_0, 0.0),
+    "constant": (ex_05_1.a_constant, 0.0),
+    "deadlock": (
+        """
+def deal(x, root, rows, features):
+    if dist.get_world_size() == 1:
+        return x.clone()
+    dist.recv(torch.empty(1), (dist.get_rank() + 1) % dist.get_world_size())
+""",
+        0.0,
+    ),
+    "endless": (
+        """
+def deal(x, root, rows, features):
+    import time
+
+    while True:
+        time.sleep(0.01)
+""",
+        0.0,
+    ),
+    "raises": ("def deal(x, root, rows, features):\n    return x[rows]", 0.0),
+    "silent": ("def deal(x, root, rows, features):\n    pass", 0.0),
+    "untouched": (
+        "def deal(x, root, rows, features):\n    raise NotImplementedError",
+        0.0,
+    ),
+}
 
 
-def answer_of(function):
-    """An answer from the zoo, with what it needs, under the name that is asked for."""
-    source = inspect.getsource(ex_05_1.counts) + "\n\n" + inspect.getsource(function)
-    lines = [line for line in source.splitlines() if not line.startswith("@")]
-    return "\n".join(lines).replace(f"def {function.__name__}(", "def deal(")
+def source_of(answer, name):
+    """An answer as a student of that name hands it in, with what it needs."""
+    if callable(answer):
+        source = inspect.getsource(answer).replace(
+            f"def {answer.__name__}(", "def deal("
+        )
+        answer = inspect.getsource(ex_05_1.counts) + "\n\n" + source
+    lines = [line for line in answer.splitlines() if not line.startswith("@")]
+    return "\n".join(lines).replace("def deal(", f"def {name}(")
+
+
+def marked(book):
+    """The notebook of 05.1 with all ANSWERS, and a hidden test for each."""
+    imports, test = book["cells"][2], graded(book, "grade")[0]
+    cells = [imports]
+    for name, (answer, _) in ANSWERS.items():
+        cells.append(imports | {"id": name, "source": source_of(answer, name)})
+        asked = copy.deepcopy(test) | {"id": f"{name}-check"}
+        asked["metadata"]["nbgrader"]["grade_id"] = f"05-{name}-check"
+        asked["source"] = (
+            f"### BEGIN HIDDEN TESTS\nd2lpar.check('05.1', {name}, seed=51).score * 3\n"
+            "### END HIDDEN TESTS"
+        )
+        cells.append(asked)
+    return book | {"cells": cells}
 
 
 @pytest.fixture(scope="module")
 def course(tmp_path_factory):
-    """nbgrader has released exercise 05.1."""
+    """nbgrader has released exercise 05.1, and the notebook of ANSWERS."""
     folder = tmp_path_factory.mktemp("course")
     (folder / "nbgrader_config.py").write_text(CONFIG)
     source = folder / "source" / "talk"
@@ -125,6 +173,7 @@ def course(tmp_path_factory):
     ids = [c["metadata"].get("nbgrader", {}).get("grade_id") for c in book["cells"]]
     del book["cells"][ids.index("05-1-check") + 1 :]
     notebooks.write(source / "05_scatter.ipynb", book)
+    notebooks.write(source / "marks.ipynb", marked(book))
     nbgrader(folder, "generate_assignment", "talk")
     return folder
 
@@ -136,15 +185,36 @@ def test_nbgrader_releases_the_same_exercise(course):
     assert theirs == [cell["source"] for cell in ours[: len(theirs)]]
 
 
-def test_nbgrader_grades_in_full_in_part_and_with_nothing(course):
-    submit(course, "full", answer_of(ex_05_1.in_turn))
-    submit(course, "part", answer_of(ex_05_1.broadcast_and_slice))
-    submit(course, "hangs", answer_of(ex_05_1.waits_for_no_row))
-    submit(course, "untouched", None)
-    nbgrader(course, "autograde", "talk")
-    nbgrader(course, "export")
-    with open(course / "grades.csv") as file:
-        rows = list(csv.DictReader(file))
-    scores = {row["student_id"]: float(row["score"]) for row in rows}
-    assert scores["full"] == 3 and 0 < scores["part"] < 3
-    assert scores["hangs"] == scores["untouched"] == 0
+def by_check():
+    """{name: the part of its points}, asked as the hidden tests ask."""
+    space = {}
+    exec("import torch\nimport torch.distributed as dist", space)
+    for name, (answer, _) in ANSWERS.items():
+        exec(source_of(answer, name), space)
+    return {name: check("05.1", space[name], seed=51).score for name in ANSWERS}
+
+
+def by_grade(course, submission):
+    """The same from `d2lpar grade`."""
+    grade = grading.grade(submission, "somebody", [course / "source/talk/marks.ipynb"])
+    return {name.split(".")[1]: got / of for name, (got, of) in grade.points.items()}
+
+
+def by_nbgrader(course):
+    """The same from `nbgrader autograde`, as its gradebook has them."""
+    gradebook = pytest.importorskip("nbgrader.api").Gradebook
+    nbgrader(course, "autograde", "talk", "--notebook=marks")
+    with gradebook(f"sqlite:///{course / 'gradebook.db'}") as book:
+        found = book.find_submission_notebook("marks", "talk", "somebody").grades
+        return {g.name.split("-")[1]: g.auto_score / g.max_score for g in found}
+
+
+@pytest.mark.timeout(900)
+def test_marks_are_as_promised_in_check_and_grade_and_nbgrader(course):
+    target = course / "submitted" / "somebody" / "talk" / "marks.ipynb"
+    target.parent.mkdir(parents=True)
+    shutil.copy(course / "release" / "talk" / "marks.ipynb", target)
+    promised = pytest.approx({name: mark for name, (_, mark) in ANSWERS.items()})
+    assert by_check() == promised
+    assert by_grade(course, target) == promised
+    assert by_nbgrader(course) == promised

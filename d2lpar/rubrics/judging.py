@@ -86,7 +86,9 @@ class Requirement:
     """A row of the report: a figure of the run, and the figure that is allowed.
 
     `measured(attempt)` and `allowed(case)` are numbers, or lists with one per rank.
-    A `vital` one earns no point where it fails, however right the rest is.
+    vital      it is part of the outcome: a call in which it fails is not right
+    instead    (attempt) -> has something forbidden done the work?  The figures of the
+               other rows are not the answer's own then, and are not judged
     """
 
     label: str
@@ -95,6 +97,7 @@ class Requirement:
     exactly: bool = True
     show: Callable = "{:,}".format
     vital: bool = False
+    instead: Callable | None = None
 
     def holds(self, attempt):
         """The figure of this attempt is an allowed one, on every rank."""

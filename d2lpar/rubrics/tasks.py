@@ -1,7 +1,5 @@
 """What exercise 04.5 asks for: tasks for whoever is free."""
 
-from dataclasses import replace
-
 from ..cluster import Cluster
 from ..launch import sleep
 from .judging import Case, Exercise, Mistake, Requirement, ranks, same
@@ -138,9 +136,12 @@ free = Exercise(
     "Whoever is free",
     free_cases,
     [
-        replace(messages(_free_messages), vital=True),
+        messages(_free_messages),
         Requirement(
-            "tasks that no worker did", _left_to_others, lambda case: 0, vital=True
+            "tasks that no worker did",
+            _left_to_others,
+            lambda case: 0,
+            instead=_left_to_others,
         ),
         seconds(_free_seconds, exactly=False),
         all_waited(),

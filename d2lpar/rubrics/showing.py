@@ -1,0 +1,115 @@
+"""Outcomes as text: what came, what was expected, and where they differ first."""
+
+import torch
+
+WIDE = 56  # characters of a value, so that a line of the report has less than 80
+DIGITS = (6, 9, 12, 17)  # the first number of digits that tells two numbers apart
+TOLERANCES = (1e-3, 1e-6, 1e-9, 0.0)  # the plainest difference is shown, not the first
+
+
+def compared(came, wanted):
+    """Lines about two outcomes that should be equal."""
+    lines = [f"came     {short(came)}", f"expected {short(wanted)}"]
+    found = first_difference(came, wanted)
+    if found is None:
+        return lines
+    path, a, b = found
+    if not path:
+        return [f"came     {a}", f"expected {b}"]
+    return [*lines, f"differs first at {path}: {a}, expected {b}"]
+
+
+def first_difference(came, wanted):
+    """(where, what came there, what was expected), as texts; None if nowhere.
+
+    Small differences count only where there is no large one: a value that is off in
+    its tenth digit hides none that is wrong.
+    """
+    for tolerance in TOLERANCES:
+        for path, a, b in _differences(came, wanted, tolerance, ""):
+            return path, *_apart(a, b)
+    return None
+
+
+def _differences(came, wanted, tolerance, path):
+    """(where, a, b) of the innermost values that differ by more than `tolerance`."""
+    if torch.is_tensor(came) and torch.is_tensor(wanted):
+        yield from _elements(came, wanted, tolerance, path)
+    elif isinstance(came, dict) and isinstance(wanted, dict):
+        if came.keys() != wanted.keys():
+            yield path, list(came), list(wanted)
+            return
+        for key in wanted:
+            yield from _differences(came[key], wanted[key], tolerance, f"{path}{key}")
+    elif isinstance(came, list | tuple) and isinstance(wanted, list | tuple):
+        if len(came) != len(wanted):
+            yield path, came, wanted
+            return
+        for i, (a, b) in enumerate(zip(came, wanted, strict=True)):
+            yield from _differences(a, b, tolerance, f"{path}[{i}]")
+    elif _differ(came, wanted, tolerance):
+        yield path, came, wanted
+
+
+def _elements(came, wanted, tolerance, path):
+    """The first element that differs; the whole where shapes or types do."""
+    if came.shape != wanted.shape or came.dtype != wanted.dtype:
+        yield path, came, wanted
+        return
+    pairs = zip(came.flatten().tolist(), wanted.flatten().tolist(), strict=True)
+    for i, (a, b) in enumerate(pairs):
+        if _differ(a, b, tolerance):
+            place = torch.unravel_index(torch.tensor(i), came.shape)
+            yield f"{path}{[int(k) for k in place]}" if place else path, a, b
+            return
+
+
+def _differ(a, b, tolerance):
+    if _is_number(a) and _is_number(b):
+        return not abs(a - b) <= tolerance * abs(b)  # a NaN differs
+    return type(a) is not type(b) or a != b
+
+
+def _is_number(value):
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _apart(a, b):
+    """Both as texts, with as many digits as it takes to tell them apart."""
+    if isinstance(a, float) and isinstance(b, float):
+        for digits in DIGITS:
+            texts = f"{a:.{digits}g}", f"{b:.{digits}g}"
+            if texts[0] != texts[1]:
+                return texts
+    return short(a), short(b)
+
+
+def short(value):
+    """A value in one line of at most `WIDE` characters, cut where it is longer."""
+    for most in range(6, 0, -1):
+        try:
+            text = " ".join(_text(value, most).split())
+        except Exception as error:  # whatever a class of the learner's does
+            return f"something that cannot be shown ({type(error).__name__})"
+        if len(text) <= WIDE:
+            return text
+    return text[: WIDE - 3] + "..."
+
+
+def _text(value, most):
+    """Long tensors, lists and dictionaries are cut after the first items."""
+    if torch.is_tensor(value):
+        kind = str(value.dtype).removeprefix("torch.")
+        values = value.detach().flatten()[:most].tolist()
+        return f"{_cut(values, most, value.numel())} ({kind} {list(value.shape)})"
+    if type(value) in (list, tuple):
+        return _cut(value[:most], most, len(value))
+    if type(value) is dict:
+        items = [f"{k!r}: {_text(v, most)}" for k, v in list(value.items())[:most]]
+        return "{" + ", ".join(items) + ", ..." * (len(value) > most) + "}"
+    return f"{value:.6g}" if isinstance(value, float) else repr(value)
+
+
+def _cut(values, most, length):
+    shown = [_text(value, most) for value in values]
+    return "[" + ", ".join(shown) + ", ..." * (length > most) + "]"
