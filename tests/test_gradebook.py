@@ -1,12 +1,15 @@
 """Names of files as Canvas and Moodle give them, and what these two import."""
 
+import csv
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from conftest import ROOT
-from d2lpar import gradebook, grading, grading_class, handins
+from d2lpar import cli, gradebook, grading, grading_class, grading_process, handins
 from d2lpar.handins import Submission
 
 CANVAS = """\
@@ -263,6 +266,38 @@ def test_canvas_wants_its_own_columns(tmp_path):
     roster = gradebook.read_roster(written(tmp_path, PLAIN))
     with pytest.raises(ValueError, match="the gradebook that Canvas exports"):
         grading_class.Files(canvas=tmp_path / "x.csv", roster=roster)
+
+
+def test_the_command_reads_a_download_and_writes_an_import(tmp_path, monkeypatch):
+    told = [{"exercise": "00.1", "score": 0.75, "report": "the report"}, {"end": True}]
+    monkeypatch.setattr(grading_process, "run", lambda *a: (told, None))
+    inside = tmp_path / "submitted"
+    inside.mkdir()
+    for name in ("doejane_123456_987654_00_start", "roe_LATE_123457_987655_00_start"):
+        shutil.copy(ROOT / "solutions" / "00_start.ipynb", inside / f"{name}.ipynb")
+    words = ["--roster", written(tmp_path, CANVAS), "--canvas", tmp_path / "canvas.csv"]
+    words += ["--csv", tmp_path / "grades.csv", "--feedback", tmp_path / "feedback"]
+    done = CliRunner().invoke(cli.app, ["grade", *map(str, [inside, *words])])
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "canvas.csv").read_bytes().decode() == (
+        "Student,ID,SIS User ID,SIS Login ID,Section,00_start\r\n"
+        "    Points Possible,,,,,2\r\n"
+        '"Doe, Jane",123456,s100,jdoe,Monday,1.5\r\n'
+        '"Roe, Richard",123457,s101,rroe,Monday,1.5\r\n'
+        '"\'=HYPERLINK(""http://x.y"")",123458,s102,formula,Monday,\r\n'
+    )
+    rows = list(csv.reader((tmp_path / "grades.csv").open(encoding="utf-8")))
+    assert [row[-1] for row in rows[1:]] == ["", "handed in late", "no submission"]
+    names = {path.name for path in (tmp_path / "feedback").iterdir()}
+    assert names == {"doejane_123456_00_start.md", "roe_123457_00_start.md"}
+
+
+def test_a_roster_that_is_none_ends_the_command_before_it_grades(tmp_path):
+    (tmp_path / "x.ipynb").write_text("{}")
+    words = ["--roster", written(tmp_path, "a,b"), "--csv", tmp_path / "grades.csv"]
+    done = CliRunner().invoke(cli.app, ["grade", *map(str, [tmp_path, *words])])
+    assert "is no roster" in str(done.exception or done.output)
+    assert not (tmp_path / "grades.csv").exists()
 
 
 # Files
