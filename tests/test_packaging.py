@@ -96,9 +96,17 @@ def test_the_sdist_holds_what_the_repository_does_and_no_copy(export, tmp_path):
     assert [n for n in names if n.startswith("work/") or "_checkpoint" in n] == []
 
 
-def test_the_same_packages_build_the_wheel_here_and_elsewhere():
-    needed = PROJECT["build-system"]["requires"]
-    assert set(needed) <= set(PROJECT["project"]["optional-dependencies"]["test"])
+def test_what_builds_a_clone_is_in_the_extra_and_so_in_the_wheelhouse(monkeypatch):
+    from hatchling import build
+
+    monkeypatch.chdir(ROOT)
+    extra = PROJECT["project"]["optional-dependencies"]["test"]
+    assert set(PROJECT["build-system"]["requires"]) <= set(extra)
+    wanted = (
+        build.get_requires_for_build_editable() + build.get_requires_for_build_wheel()
+    )
+    names = {re.match(r"[\w-]+", line)[0] for line in wanted}
+    assert names <= {line.split(">=")[0] for line in extra}
 
 
 def targets(description):
