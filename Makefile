@@ -33,7 +33,7 @@ WHEELHOUSE_TORCH ?=
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 COLAB := $(VENV)/colab
-COLAB_PYTHON ?= python3.13
+COLAB_PYTHON ?=
 GRADER := $(VENV)/grader
 SITE := $(VENV)/site
 NOTEBOOKS = $(wildcard chapters/*.ipynb solutions/*.ipynb)
@@ -122,7 +122,9 @@ newest:
 # d2lpar, from a wheel of this clone; then each chapter runs where the clone is not.
 colab: export PYDEVD_DISABLE_FILE_VALIDATION = 1
 colab:
-	@test -x $(COLAB)/bin/python || $(COLAB_PYTHON) -m venv $(COLAB)
+	@test -x $(COLAB)/bin/python || { \
+	    python=$$(COLAB_PYTHON="$(COLAB_PYTHON)" sh tests/colab/find_python.sh) && \
+	    "$$python" -m venv $(COLAB); }
 	@$(COLAB)/bin/python -c "$(HAS_TORCH)" || $(COLAB)/bin/pip install "torch==2.11.*"
 	@$(COLAB)/bin/pip install -q -r tests/colab/versions.txt
 	@$(COLAB)/bin/pip uninstall -q -y d2lpar d2l
@@ -130,8 +132,8 @@ colab:
 	@$(COLAB)/bin/pip wheel -q --no-deps -w $(COLAB)/wheels .
 	@cp $(or $(foreach n,$(CHAPTERS),$(wildcard chapters/$(n)*)),chapters/*.ipynb) \
 	    $(COLAB)/chapters
-	@env -u PYTHONPATH PIP_FIND_LINKS="$$PIP_FIND_LINKS $(CURDIR)/$(COLAB)/wheels" \
-	    $(COLAB)/bin/python tests/colab/first_cell.py chapters/00_start.ipynb
+	@env -u PYTHONPATH $(COLAB)/bin/python tests/colab/first_cell.py \
+	    chapters/00_start.ipynb $(COLAB)/wheels/d2lpar-*.whl
 	@$(COLAB)/bin/pip install -q nbval pytest
 	@env -u PYTHONPATH $(PLAIN) $(COLAB)/bin/python -m pytest -q --nbval-lax $(NBVAL) \
 	    $(COLAB)/chapters/*.ipynb

@@ -258,14 +258,27 @@ def script(
 
 @app.command()
 def badges(
-    repo: Annotated[str, typer.Option(help="Your fork on GitHub, as OWNER/NAME.")],
+    repo: Annotated[
+        str | None,
+        typer.Option(
+            help="OWNER/NAME on GitHub, the address of any Git repository or of a "
+            "wheel, or pypi:VERSION."
+        ),
+    ] = None,
     branch: Annotated[str, typer.Option(help="The branch that is opened.")] = "main",
+    digest: Annotated[
+        str | None,
+        typer.Option("--hash", help="A commit, or the SHA-256 of the wheel."),
+    ] = None,
+    remove: Annotated[bool, typer.Option(help="Take address and badges away.")] = False,
 ):
-    """Write Colab and Kaggle badges and the fork's address into this clone."""
+    """Write the address of your course, and badges, into this clone's notebooks."""
     from . import badges as stamps
 
+    if remove == bool(repo):
+        raise Refused("Give either --repo and an address, or --remove.")
     try:
-        changed = stamps.stamp(repo, branch)
+        changed = stamps.stamp(repo, branch, digest)
     except ValueError as error:
         raise Refused(error) from None
     print(f"{len(changed)} files changed. Commit them and push.")

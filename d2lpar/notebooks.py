@@ -14,21 +14,8 @@ import tempfile
 from importlib.resources import files
 from pathlib import Path
 
-# What pip installs.  `d2lpar badges` writes the address of a fork here.
-ADDRESS = "d2lpar"
-INSTALL_CELL = f"""\
-# On Colab and Kaggle this installs what is missing. It never touches torch.
-import importlib.util
-import subprocess
-import sys
-
-if importlib.util.find_spec("d2lpar") is None:
-    address = "{ADDRESS}"
-    pip = [sys.executable, "-m", "pip", "install", "-q"]
-    subprocess.run([*pip, "cloudpickle", "typer", "rich"], check=True)
-    subprocess.run([*pip, "--no-deps", address], check=True)
-    subprocess.run([*pip, "--no-deps", "d2l==1.0.3"])  # plots and timers, optional
-"""
+# The first code cell of every notebook; `d2lpar badges` writes an address into it.
+INSTALL_CELL = Path(__file__).with_name("first_cell.py").read_text(encoding="utf-8")
 
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 LANGUAGE = {
@@ -39,6 +26,7 @@ LANGUAGE = {
 }
 KEPT_CELL_METADATA = (
     "alt",
+    "cellView",
     "d2lpar",
     "deletable",
     "editable",

@@ -82,9 +82,14 @@ def private(cell, number):
 def length(cell, number):
     """At most 15 lines, 25 for a definition of the library, 79 characters there.
 
-    The answer to an exercise may have as many as it needs.
+    The answer to an exercise may have as many as it needs.  The cell that installs is
+    folded.
     """
     lines = cell["source"].splitlines()
+    if cell["source"] == notebooks.INSTALL_CELL.rstrip():
+        if not cell["metadata"].get("jupyter", {}).get("source_hidden"):
+            yield "the cell that installs is not folded: run `d2lpar badges --remove`"
+        return
     if cell["metadata"].get("nbgrader", {}).get("solution"):
         return
     if not inline_code.is_marked(cell):

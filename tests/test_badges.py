@@ -1,4 +1,4 @@
-"""`d2lpar badges`: a fork's address in README and notebooks, and nothing else."""
+"""`d2lpar badges`: a course's address in README and notebooks, and nothing else."""
 
 import re
 import shutil
@@ -15,10 +15,11 @@ def clone(tmp_path, monkeypatch):
     """The files that are stamped, of two chapters."""
     names = [f"{folder}/{name}.ipynb" for folder in ("chapters", "exercises",
              "solutions") for name in ("00_start", "05_scatter")]  # fmt: skip
-    for name in ("README.md", "d2lpar/notebooks.py", *names):
+    for name in ("README.md", "d2lpar/first_cell.py", *names):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     monkeypatch.chdir(tmp_path)
+    badges.stamp(None)  # whoever tests a stamped clone tests the same
     return tmp_path
 
 
@@ -52,49 +53,98 @@ def test_a_badge_opens_its_own_notebook_and_outputs_stay(clone):
         differ = [i for i, (a, b) in enumerate(zip(old["cells"], new["cells"],
                   strict=True)) if a != b]  # fmt: skip
         sources = [new["cells"][i].pop("source") for i in differ]
-        assert sum('"git+https://github.com/ada/course"' in s for s in sources) == 1
+        assert sum('"git+https://github.com/ada/course"  #' in s for s in sources) == 1
         for i in differ:
             old["cells"][i].pop("source")
         assert len(differ) == 2 and new == old
 
 
-def test_the_guard_of_the_install_cell_still_holds(clone):
+def test_every_notebook_has_the_same_cell(clone):
     badges.stamp("ada/course", "v2")
-    library = {}
-    exec((clone / "d2lpar" / "notebooks.py").read_text(), library)
-    cell = library["INSTALL_CELL"]
-    assert library["ADDRESS"] == "git+https://github.com/ada/course@v2"
-    assert cell in (clone / "README.md").read_text()
+    cell = (clone / "d2lpar" / "first_cell.py").read_text(encoding="utf-8")
+    assert 'address = "git+https://github.com/ada/course@v2"  # @param' in cell
     for path in clone.glob("*/*.ipynb"):
-        sources = [c["source"] + "\n" for c in notebooks.read(path)["cells"]]
-        assert cell in sources
+        [first, *_] = [c for c in notebooks.read(path)["cells"] if "outputs" in c]
+        assert first["source"] + "\n" == cell
+        assert first["metadata"] == badges.HIDDEN
+
+
+def test_what_is_removed_leaves_no_trace(clone):
+    before = texts(clone)
+    badges.stamp("ada/course")
+    assert len(badges.stamp(None)) == 8
+    assert texts(clone) == before
+
+
+def test_elsewhere_than_on_github_there_are_no_badges(clone):
+    badges.stamp("ada/course")
+    badges.stamp("https://gitlab.com/school/courses/d2lpar")
+    for path, text in texts(clone).items():
+        assert b"Open in Colab" not in text and b"ada/course" not in text, path
+        if path.suffix == ".ipynb":
+            address = rb"address = \"git+https://gitlab.com/school/courses/d2lpar\""
+            assert address in text
+
+
+HASH, COMMIT = "0a" * 32, "1b" * 20
+WHEEL = "https://example.com/d2lpar-0.1.0-py3-none-any.whl"
+ADA = "git+https://github.com/ada/course"
+PLACES = {  # the words: what pip installs, whether there are badges
+    ("ada/course",): (ADA, True),
+    ("https://github.com/ada/course.git",): (ADA, True),
+    (f"{ADA}/",): (ADA, True),
+    ("ada/course", "v2"): (f"{ADA}@v2", True),
+    ("ada/course", "v2", COMMIT): (f"{ADA}@{COMMIT}", True),
+    ("https://gitlab.com/a/b/c", "v2"): ("git+https://gitlab.com/a/b/c@v2", False),
+    ("git@example.com:a/b.git",): ("git+ssh://git@example.com/a/b.git", False),
+    ("ssh://git@example.com:2222/a",): ("git+ssh://git@example.com:2222/a", False),
+    ("/srv/courses/d2lpar.git",): ("git+file:///srv/courses/d2lpar.git", False),
+    (WHEEL,): (WHEEL, False),
+    (WHEEL, "main", HASH): (f"{WHEEL}#sha256={HASH}", False),
+    (f"{WHEEL}#sha256={HASH}",): (f"{WHEEL}#sha256={HASH}", False),
+    (f"/x y/d2lpar-1.whl#sha256={HASH}",): (
+        f"file:///x%20y/d2lpar-1.whl#sha256={HASH}", False),
+    ("pypi:0.1.0",): ("d2lpar==0.1.0", False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("words", PLACES)
+def test_what_pip_installs(words):
+    address, github = badges.place(*words)
+    assert (address, bool(github)) == PLACES[words]
 
 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["x"], "--repo is OWNER/NAME, such as ada/d2lpar, not 'x'"),
-        (["a/b/c"], "--repo is OWNER/NAME"),
-        (["a/.."], "--repo is OWNER/NAME"),
-        (["-a/b"], "--repo is OWNER/NAME"),
-        (["https://github.com/a/b"], "--repo is OWNER/NAME"),
-        (["a/b.git"], "--repo is OWNER/NAME"),
-        (['a/b"c'], "--repo is OWNER/NAME"),
-        (["a/b", "--branch", "x y"], "--branch is a name"),
+        (["--repo", "x"], "--repo is OWNER/NAME on GitHub, the address of a Git"),
+        (["--repo", "a/b/c"], "--repo is OWNER/NAME"),
+        (["--repo", "a/.."], "--repo is OWNER/NAME"),
+        (["--repo=-a/b"], "--repo is OWNER/NAME"),
+        (["--repo", 'a/b"c'], "--repo is OWNER/NAME"),
+        (["--repo", "http://example.com/a"], "--repo is OWNER/NAME"),
+        (["--repo", "https://me:secret@example.com/a"], "--repo is OWNER/NAME"),
+        (["--repo", 'https://example.com/"+x+"'], "--repo is OWNER/NAME"),
+        (["--repo", f"https://example.com/a#sha256={HASH}"], "--repo is OWNER/NAME"),
+        (["--repo", "pypi:latest"], "--repo is OWNER/NAME"),
+        (["--repo", "a/b", "--branch", "x y"], "--branch is a name"),
+        (["--repo", "a/b", "--hash", "1b1b1b1"], "--hash is a whole commit, 40"),
+        (["--repo", WHEEL, "--hash", COMMIT], "--hash is the SHA-256 of the wheel, 64"),
+        (["--repo", "pypi:1", "--hash", HASH], "--hash cannot be given with pypi:"),
+        ([], "Give either --repo and an address, or --remove"),
+        (["--repo", "a/b", "--remove"], "Give either --repo and an address"),
     ],
 )
 def test_a_name_that_cannot_be_gets_a_sentence(clone, words, sentence):
     before = texts(clone)
     with pytest.raises(cli.Refused, match=re.escape(sentence)):
-        CliRunner().invoke(
-            cli.app, ["badges", "--repo", *words], catch_exceptions=False
-        )
+        CliRunner().invoke(cli.app, ["badges", *words], catch_exceptions=False)
     assert texts(clone) == before
 
 
 def test_nothing_is_stamped_here():
-    if notebooks.ADDRESS != "d2lpar":
-        pytest.skip(f"this clone is stamped: {notebooks.ADDRESS}")
+    if 'address = ""' not in notebooks.INSTALL_CELL:
+        pytest.skip("this clone is stamped")
     names = [ROOT / "README.md", *ROOT.glob("*/*.ipynb")]
     found = [p.name for p in names if "Open in Colab" in p.read_text(encoding="utf-8")]
     assert found == []

@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 import time
-from importlib.util import find_spec
 
 import notebook_rules
 import pytest
@@ -91,11 +90,9 @@ def test_chapter_names_its_world_in_its_first_cell(path):
     sources = [
         c["source"] for c in notebooks.read(path)["cells"] if c["cell_type"] == "code"
     ]
-    if "pip" in sources[0]:
-        assert sources[0].strip() == notebooks.INSTALL_CELL.strip()
-        sources = sources[1:]
-    assert "import" in sources[0]
-    assert "defaults(" in sources[0]
+    assert sources[0].strip() == notebooks.INSTALL_CELL.strip()
+    assert "import" in sources[1]
+    assert "defaults(" in sources[1]
 
 
 # Each rule finds what it is there to find
@@ -274,27 +271,6 @@ def test_find_by_number_name_and_path(tmp_path, monkeypatch):
     assert names(notebooks.find(["chapters/00_start.ipynb"])) == ["00_start"]
     with pytest.raises(FileNotFoundError, match="No chapter '07'.*00_start"):
         notebooks.find(["07"])
-
-
-# The install cell
-
-
-def test_install_cell_does_nothing_where_d2lpar_is(monkeypatch):
-    monkeypatch.setattr(subprocess, "run", lambda *a, **k: pytest.fail("installs"))
-    assert find_spec("d2lpar") is not None
-    exec(notebooks.INSTALL_CELL, {})
-
-
-def test_install_cell_never_touches_torch(monkeypatch):
-    calls = []
-    monkeypatch.setattr(subprocess, "run", lambda call, **k: calls.append(call))
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    exec(notebooks.INSTALL_CELL, {})
-    assert len(calls) == 3
-    assert not any("torch" in part for call in calls for part in call)
-    for call in calls:
-        brings_others = {notebooks.ADDRESS, "d2l==1.0.3"} & set(call)
-        assert not brings_others or "--no-deps" in call
 
 
 # Execution, with real kernels

@@ -1,12 +1,15 @@
 """Runs the first code cell of a notebook in a kernel, and says what it installed.
 
-    python tests/colab/first_cell.py chapters/00_start.ipynb
+    python tests/colab/first_cell.py chapters/00_start.ipynb d2lpar-0.1.0-...whl
 
-Exit 1 if a package that was there is gone or has another version, or if d2lpar was not
-installed.  The kernel runs in an empty folder: from a clone it would find d2lpar there.
+The cell gets the address of the wheel with its SHA-256.  Exit 1 if a package that was
+there is gone or has another version, or if d2lpar was not installed.  The kernel runs
+in an empty folder: from a clone it would find d2lpar there.
 """
 
+import hashlib
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -25,10 +28,14 @@ def packages(folder):
     return {each["name"].lower(): each["version"] for each in found}
 
 
-def first_cell(path):
-    """The source of the first code cell."""
+def first_cell(path, wheel):
+    """The source of the first code cell, with the address of the wheel in it."""
     cells = json.loads(Path(path).read_text(encoding="utf-8"))["cells"]
-    return next("".join(c["source"]) for c in cells if c["cell_type"] == "code")
+    source = next("".join(c["source"]) for c in cells if c["cell_type"] == "code")
+    address = Path(wheel).resolve().as_uri()
+    address += "#sha256=" + hashlib.sha256(Path(wheel).read_bytes()).hexdigest()
+    line = re.compile(r'^address = ".*?"', re.MULTILINE)
+    return line.sub(f'address = "{address}"', source, count=1)
 
 
 def execute(folder, *sources):
@@ -49,11 +56,11 @@ def execute(folder, *sources):
     return "".join(printed)
 
 
-def main(path):
+def main(path, wheel):
     """The report, as text; whether all is well."""
     with tempfile.TemporaryDirectory() as folder:
         before = packages(folder)
-        printed = execute(folder, first_cell(path), THEN)
+        printed = execute(folder, first_cell(path, wheel), THEN)
         after = packages(folder)
     new = [f"{name} {after[name]}" for name in sorted(after.keys() - before.keys())]
     changed = [
@@ -70,4 +77,4 @@ def main(path):
 
 
 if __name__ == "__main__":
-    sys.exit(not main(sys.argv[1]))
+    sys.exit(not main(*sys.argv[1:]))
