@@ -2,7 +2,8 @@
 
 The first code cell of every notebook gets the address from which pip installs d2lpar.
 If the course is on GitHub, the README and each notebook also get two badges below their
-title, which open them on Colab and on Kaggle.  Nothing else changes.
+title, which open them on Colab and on Kaggle, and pyproject.toml gets its links.
+Nothing else changes.
 """
 
 import re
@@ -147,7 +148,7 @@ def _write(path, text):
 
 
 def _stamp_project(root, github, branch):
-    """Write the repository's page on GitHub into pyproject.toml, if there is one."""
+    """Write the repository's page on GitHub, if any, into pyproject.toml, if any."""
     path = root / "pyproject.toml"
     if not path.is_file():
         return []

@@ -179,7 +179,7 @@ class Machine:
                         (lent / each.name).symlink_to(each)
         (self.site / "lent.pth").write_text(f"{lent}\n")
         kept = {k: v for k, v in os.environ.items() if not k.startswith("PIP_")}
-        # pip reads this 0 as "no isolation": it takes setuptools from the environment
+        # pip reads this 0 as "no isolation": what builds d2lpar is in the environment
         build = {"PIP_NO_BUILD_ISOLATION": "0", "PIP_NO_CACHE_DIR": "1"}
         where = {"PIP_CONFIG_FILE": os.devnull, "PIP_RETRIES": "0"}
         where["PIP_INDEX_URL"] = f"http://127.0.0.1:{index}/simple"
@@ -215,7 +215,6 @@ def wheel(folder, name="d2lpar"):
 
 
 def test_from_a_repository_that_colab_names(tmp_path, server):
-    pytest.importorskip("setuptools", "77")
     machine = Machine(tmp_path, server.server_port)
     subprocess.run(["git", "clone", "-q", "--bare", ROOT, tmp_path / "b"], check=True)
     here = ["git", "-C", tmp_path / "b"]
