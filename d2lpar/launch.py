@@ -208,7 +208,9 @@ def _from(variable, check):
 
 def _finished(outcome, world):
     """The Run, with what was printed shown; or the failure is raised, with the Run."""
-    result = _as_run(outcome, world)
+    results, failure = _results(outcome.reports)
+    outcome.failure = outcome.failure or failure
+    result = _as_run(outcome, world, results)
     if outcome.failure is None and result.clock == "measured":
         outcome.failure = _silent_mismatch(outcome)  # "sim" has seen to it
     world.show(result, outcome)
@@ -218,15 +220,30 @@ def _finished(outcome, world):
     return result
 
 
-def _as_run(outcome, world):
+def _results(reports):
+    """What the ranks returned, and the error for the first that cannot be rebuilt."""
+    results, failure = [], None
+    for report in reports:
+        value = None
+        try:
+            with torch.device("cpu"):  # that is where results arrive
+                value = report.result and ship.unpack(report.result.data)
+        except (Exception, SystemExit) as error:
+            if failure is None:
+                from .backends import explain
+
+                failure = explain.lost_result(reports, report, error)
+        results.append(value)
+    return results, failure
+
+
+def _as_run(outcome, world, results):
     reports = outcome.reports
     ledger = Ledger([report.entries for report in reports])
     sim = world.backend == "sim"
     memory = [report.peak_memory for report in reports]
     events = [event for report in reports for event in report.events]
     clock = "virtual" if sim else "measured"
-    with torch.device("cpu"):  # that is where results arrive
-        results = [r.result and ship.unpack(r.result) for r in reports]
     return Run(
         results=results,
         output="".join(_whole_lines(report.output) for report in reports),

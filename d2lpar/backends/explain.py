@@ -10,6 +10,7 @@ import sys
 
 from ..errors import DeadlockError, MismatchError, RankError
 from .calls import MESSAGES
+from .threads import innermost_user
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _STATES = {
@@ -216,6 +217,21 @@ def rank_failed(statuses, rank, error):
     if isinstance(error, BaseException):
         failed.__cause__ = error
     return failed
+
+
+def lost_result(reports, report, error):
+    """A RankError for what one rank returned, if it raises as it is rebuilt here."""
+    raised = f"{type(error).__name__}{_reason(error)}"
+    where = innermost_user(error.__traceback__)
+    head = (
+        f"rank {report.rank} returned a {report.result.kind} whose copy cannot be "
+        f"rebuilt: {raised}{f' at {place(where)}' if where[0] else ''}. What the other "
+        "ranks returned is in `.run.results` of this error."
+    )
+    statuses = [each.status for each in reports]
+    lost = _error(RankError, head, report.rank, statuses, where)
+    lost.__cause__ = error
+    return lost
 
 
 def _reason(error):

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from ..ship import Packed
 from .engine import Status
 
 
@@ -11,7 +12,7 @@ class RankReport:
 
     rank: int
     status: Status
-    result: bytes | None = None  # `ship.pack`ed return value
+    result: Packed | None = None  # the return value
     output: str = ""
     errors: str = ""  # what it wrote to sys.stderr, where that is kept apart
     entries: list = field(default_factory=list)

@@ -13,7 +13,6 @@ import sys
 import threading
 import types
 
-import cloudpickle
 import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
@@ -146,7 +145,7 @@ def watch_calls():
     init = torch.optim.Adam._init_group
     group, pickle = dist.new_group, (c10d._pickler, c10d._unpickler)
     accelerator = torch._C._get_accelerator
-    c10d._pickler, c10d._unpickler = cloudpickle.Pickler, ship.Unpacker
+    c10d._pickler, c10d._unpickler = ship.Pickler, ship.Unpacker
     dist.batch_isend_irecv = c10d.batch_isend_irecv = _batched(batch)
     dist.new_group = c10d.new_group = _of_this_world(group)
     torch.UntypedStorage.resize_ = _watched_resize(resize)
