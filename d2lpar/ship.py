@@ -12,6 +12,7 @@ import contextlib
 import functools
 import inspect
 import io
+import os
 import pickle
 import random
 import sys
@@ -75,6 +76,8 @@ class _Packer(Pickler):
         home = _RANDOM.get(id(getattr(obj, "__self__", None)))
         if home is not None and hasattr(home, getattr(obj, "__name__", "")):
             return getattr, (home, obj.__name__)  # the rank's own generator, seeded
+        if obj is os.environ:
+            return getattr, (os, "environ")
         if isinstance(obj, ModuleType) and obj.__name__ not in sys.modules:
             parent, _, name = obj.__name__.rpartition(".")
             if getattr(sys.modules.get(parent), name, None) is obj:

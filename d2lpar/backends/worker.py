@@ -23,6 +23,7 @@ import torch.distributed as dist
 from .. import ship
 from . import gloo, torch_private
 from .engine import Status, Waiting, waiting, where_called
+from .environment import of_rank
 from .journal import JOINED, Board
 from .outcome import RankReport
 from .pipes import Link, Message, NoInput, Output
@@ -58,6 +59,7 @@ def main(start, link, files):
     _own_session()
     _redirect(files)
     payload = _unpack_luggage(files["luggage"])
+    os.environ.update(of_rank(start.rank, start.world_size, start.port))
     board = Board(start.world_size, files["board"])
     engine = RecordedEngine(start, real_device(start), board)
     link = Link(link)
