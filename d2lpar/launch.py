@@ -214,6 +214,8 @@ def _finished(outcome, world):
     if outcome.failure is None and result.clock == "measured":
         outcome.failure = _silent_mismatch(outcome)  # "sim" has seen to it
     world.show(result, outcome)
+    if outcome.failure is None and outcome.left_over:
+        result.warnings += _lone_ends(result.ledger)
     if outcome.failure is not None:
         outcome.failure.run = result
         raise outcome.failure
@@ -261,6 +263,13 @@ def _as_run(outcome, world, results):
         peak_memory=None if None in memory else memory,
         cluster=world.cluster if sim else None,
     )
+
+
+def _lone_ends(ledger):
+    """Sentences about messages that have no other end."""
+    from .backends import explain
+
+    return explain.unmatched(ledger.unmatched())
 
 
 def _whole_lines(text):

@@ -304,7 +304,9 @@ def in_plain_gloo(rank, fn, folder, args):
 def of_plain_gloo(fn, folder, *args):
     folder.mkdir()
     torch.multiprocessing.spawn(in_plain_gloo, (fn, str(folder), args), 2)
-    return [torch.load(folder / f"rank {rank}") for rank in range(2)]
+    return [
+        torch.load(folder / f"rank {rank}", weights_only=False) for rank in range(2)
+    ]
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -7,9 +7,11 @@ import linecache
 import os
 import re
 import sys
+from collections import Counter
 
 from ..errors import DeadlockError, MismatchError, RankError
 from .calls import MESSAGES
+from .texts import short
 from .threads import innermost_user
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -50,7 +52,7 @@ def _cell_number(file):
 
 def source(where):
     """The text of the line, or nothing."""
-    return linecache.getline(*where).strip() if where[0] else ""
+    return short(linecache.getline(*where).strip()) if where[0] else ""
 
 
 def line_of(status):
@@ -241,7 +243,7 @@ def _reason(error):
     except Exception:  # a broken __str__ of the user's
         return ""
     more = " ..." if len(lines) > 1 else ""
-    return f": {lines[0]}{more}" if lines else ""
+    return f": {short(lines[0])}{more}" if lines else ""
 
 
 def died(statuses, rank, how):
@@ -263,6 +265,34 @@ def mismatch(first, second, why="", statuses=()):
     every = {status.rank: status for status in [*statuses, first, second]}
     listed = [every[rank] for rank in sorted(every)]
     return _error(MismatchError, head, second.rank, listed, line=b.where)
+
+
+LISTED = 8  # sentences about messages without their other end
+
+
+def unmatched(ends):
+    """Sentences about sends that were never received, and receives of nothing.
+
+    `ends`: [(rank, "send" or "recv", the other rank or None, where)].
+    """
+    sentences = []
+    for (rank, kind, peer, where), count in Counter(ends).items():
+        other = "any rank" if peer is None else f"rank {peer}"
+        nobody = "no rank" if peer is None else f"rank {peer} never"
+        did, never = _ENDS[kind]
+        times = f" ({count:,} times)" if count > 1 else ""
+        sentences.append(
+            f"Rank {rank} {did} {other} at {place(where)}{times}, but {nobody} {never}."
+        )
+    more = len(sentences) - LISTED
+    rest = [f"There are {more:,} more such calls."] if more > 0 else []
+    return sentences[:LISTED] + rest
+
+
+_ENDS = {
+    "send": ("sends to", "receives the message"),
+    "recv": ("receives from", "sends a message for it"),
+}
 
 
 def _error(kind, head, rank, statuses, line=None):

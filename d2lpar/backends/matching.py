@@ -94,6 +94,10 @@ class Matching:
         if data is None:
             self.sim.complete(send, finish)
 
+    def left_over(self):
+        """Are there sends or receives that nothing has met?"""
+        return any(self._sends.values()) or any(self._receives.values())
+
     # collectives
 
     def join(self, now, group, call):

@@ -31,3 +31,4 @@ class Outcome:
     reports: list
     elapsed: float
     failure: Exception | None = None  # a RankError, without its .run yet
+    left_over: bool = True  # may messages be without their other end?

@@ -28,6 +28,7 @@ from .outcome import Outcome
 from .randomness import RandomStates
 from .simulated import SimulatedEngine
 from .streams import PerRankOutput
+from .texts import shorten
 from .threads import innermost_user, interrupt_thread, place, processor
 
 LOOK = 0.1  # seconds between two looks at the ranks
@@ -244,8 +245,9 @@ class Simulator:
                 f"\n  (the thread of rank {ranks} cannot be stopped and is left behind)"
             )
             self.failure.args = (self.failure.args[0] + note,)
+        left_over = self.matching.left_over()
         self._let_go()
-        return Outcome(reports, elapsed, self.failure)
+        return Outcome(reports, elapsed, self.failure, left_over)
 
     def _let_go(self):
         """Cut the circles of references, so that memory is free at once."""
@@ -316,6 +318,7 @@ def run_rank(sim, engine, payload):
     except BaseException as error:
         engine.state = "failed"
         engine.report.error = error = ship.as_callers(error)
+        shorten(error)
         engine.report.where = innermost_user(error.__traceback__)
         if not sim.stopping:
             sim.fail(explain.rank_failed(sim.statuses(), engine.rank, error))
