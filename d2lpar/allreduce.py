@@ -351,7 +351,7 @@ def _simulated_cluster():
 
 def _one_host():
     """Do all ranks run on this machine?  Launchers say how many of them do."""
-    n = os.environ.get("WORLD_SIZE")  # torchrun sets it, run's processes do not
+    n = os.environ.get("WORLD_SIZE")
     return n is None or n == os.environ.get("LOCAL_WORLD_SIZE")
 
 

@@ -208,25 +208,44 @@ def _from(variable, check):
 
 def _finished(outcome, world):
     """The Run, with what was printed shown; or the failure is raised, with the Run."""
-    result = _as_run(outcome, world)
+    results, failure = _results(outcome.reports)
+    outcome.failure = outcome.failure or failure
+    result = _as_run(outcome, world, results)
     if outcome.failure is None and result.clock == "measured":
         outcome.failure = _silent_mismatch(outcome)  # "sim" has seen to it
     world.show(result, outcome)
+    if outcome.failure is None and outcome.left_over:
+        result.warnings += _lone_ends(result.ledger)
     if outcome.failure is not None:
         outcome.failure.run = result
         raise outcome.failure
     return result
 
 
-def _as_run(outcome, world):
+def _results(reports):
+    """What the ranks returned, and the error for the first that cannot be rebuilt."""
+    results, failure = [], None
+    for report in reports:
+        value = None
+        try:
+            with torch.device("cpu"):  # that is where results arrive
+                value = report.result and ship.unpack(report.result.data)
+        except (Exception, SystemExit) as error:
+            if failure is None:
+                from .backends import explain
+
+                failure = explain.lost_result(reports, report, error)
+        results.append(value)
+    return results, failure
+
+
+def _as_run(outcome, world, results):
     reports = outcome.reports
     ledger = Ledger([report.entries for report in reports])
     sim = world.backend == "sim"
     memory = [report.peak_memory for report in reports]
     events = [event for report in reports for event in report.events]
     clock = "virtual" if sim else "measured"
-    with torch.device("cpu"):  # that is where results arrive
-        results = [r.result and ship.unpack(r.result) for r in reports]
     return Run(
         results=results,
         output="".join(_whole_lines(report.output) for report in reports),
@@ -244,6 +263,13 @@ def _as_run(outcome, world):
         peak_memory=None if None in memory else memory,
         cluster=world.cluster if sim else None,
     )
+
+
+def _lone_ends(ledger):
+    """Sentences about messages that have no other end."""
+    from .backends import explain
+
+    return explain.unmatched(ledger.unmatched())
 
 
 def _whole_lines(text):

@@ -12,12 +12,15 @@ import contextlib
 import functools
 import inspect
 import io
+import os
 import pickle
 import random
 import sys
 import sysconfig
 import threading
+import types
 from types import ModuleType
+from typing import NamedTuple
 
 import cloudpickle
 import numpy as np
@@ -33,7 +36,36 @@ _SHARED = tuple(
 _RANDOM = {id(random._inst): random, id(np.random.mtrand._rand): np.random}
 
 
-class _Packer(cloudpickle.Pickler):
+class Pickler(cloudpickle.Pickler):
+    """cloudpickle's, but a class with `__slots__` has them on the other side, too.
+
+    cloudpickle rebuilds such a class with a `__dict__`, so that the state of its
+    instances does not fit the caller's own class when they come back.
+    """
+
+    def reducer_override(self, obj):
+        reduced = super().reducer_override(obj)
+        if isinstance(obj, type) and "__slots__" in vars(obj):
+            return _with_slots(obj, reduced)
+        return reduced
+
+
+def _with_slots(cls, reduced):
+    """How to rebuild a class, its slots made with it and not written afterwards."""
+    if reduced is NotImplemented or reduced[0] is not by_value._make_skeleton_class:
+        return reduced
+    make, (*before, kwargs, tracker, extra), (state, slots), *more = reduced
+    kwargs = {**kwargs, "__slots__": cls.__slots__}
+    made = (types.MemberDescriptorType, types.GetSetDescriptorType)
+    state = {
+        name: value
+        for name, value in state.items()
+        if name not in ("__slots__", "__slotnames__") and not isinstance(value, made)
+    }
+    return make, (*before, kwargs, tracker, extra), (state, slots), *more
+
+
+class _Packer(Pickler):
     """Writes objects; tensors with their storage, functions and classes by value."""
 
     def __init__(self, file, protocol=pickle.HIGHEST_PROTOCOL):
@@ -44,6 +76,8 @@ class _Packer(cloudpickle.Pickler):
         home = _RANDOM.get(id(getattr(obj, "__self__", None)))
         if home is not None and hasattr(home, getattr(obj, "__name__", "")):
             return getattr, (home, obj.__name__)  # the rank's own generator, seeded
+        if obj is os.environ:
+            return getattr, (os, "environ")
         if isinstance(obj, ModuleType) and obj.__name__ not in sys.modules:
             parent, _, name = obj.__name__.rpartition(".")
             if getattr(sys.modules.get(parent), name, None) is obj:
@@ -175,13 +209,20 @@ def pack(obj, *functions):
     return file.getvalue()
 
 
+class Packed(NamedTuple):
+    """What a rank returned: the name of its type, and the bytes of `pack`."""
+
+    kind: str
+    data: bytes
+
+
 def pack_result(value):
-    """What a rank returned, as bytes, with its tensors detached and on the CPU.
+    """What a rank returned, `Packed`, with its tensors detached and on the CPU.
 
     Raises TypeError with one sentence where it cannot be copied.
     """
     try:
-        return pack(tidy(value))
+        return Packed(type(value).__qualname__, pack(tidy(value)))
     except RecursionError:
         raise TypeError("what the rank returned contains itself") from None
     except TypeError as error:

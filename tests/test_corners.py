@@ -202,3 +202,118 @@ def channels_last():
     x = torch.ones(2, 3, 4, 5).to(memory_format=torch.channels_last)
     dist.all_reduce(x)
     return x
+
+
+# results of classes with slots, and results that cannot be rebuilt
+
+
+SLOTS = """
+import abc
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import torch
+import torch.distributed as dist
+
+T = TypeVar("T")
+
+class Plain:
+    __slots__ = ("value", "__hidden")
+    def __init__(self, value):
+        self.value, self.__hidden = value, -value
+    def same(self):
+        return self.value == -self.__hidden
+
+class Below(Plain):
+    __slots__ = "more"
+
+class Mixed(abc.ABC):
+    __slots__ = ("a", "__dict__", "__weakref__")
+
+class Box(Generic[T]):
+    __slots__ = {"held": "what is in it"}
+
+@dataclass(slots=True)
+class Measured:
+    value: int
+    tensor: torch.Tensor
+
+@dataclass(slots=True, frozen=True, order=True)
+class Frozen:
+    value: int
+
+def everything():
+    r = dist.get_rank()
+    below, mixed, box = Below(r), Mixed(), Box()
+    below.more, mixed.a, mixed.b, box.held = [r], r, r + 1, Frozen(r)
+    measured = Measured(r, torch.ones(2, requires_grad=True) * r)
+    everyone = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, (Plain(r), Frozen(r)))
+    assert all(type(p) is Plain and p.same() for p, _ in everyone)
+    assert [f for _, f in everyone] == sorted(map(Frozen, range(len(everyone))))
+    return {"a": [below, (mixed, box)], "b": measured, "c": everyone}
+
+def local():
+    class Inside:
+        __slots__ = ("x",)
+    inside = Inside()
+    inside.x = dist.get_rank()
+    everyone = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, inside)
+    return everyone
+"""
+
+
+@BOTH
+def test_results_of_classes_with_slots(backend):
+    cell = {"__name__": "__main__"}
+    exec(SLOTS, cell)
+    for r, result in enumerate(run(cell["everything"], backend=backend).results):
+        below, (mixed, box) = result["a"]
+        assert type(below) is cell["Below"] and not hasattr(below, "__dict__")
+        assert below.same() and (below.value, below.more) == (r, [r])
+        assert type(mixed) is cell["Mixed"] and (mixed.a, mixed.b) == (r, r + 1)
+        assert type(box) is cell["Box"] and box.held == cell["Frozen"](r)
+        assert type(result["b"]) is cell["Measured"] and result["b"].value == r
+        assert result["b"].tensor.tolist() == [r, r]
+        assert [plain.value for plain, _ in result["c"]] == [0, 1, 2]
+    for everyone in run(cell["local"], backend=backend).results:
+        assert [inside.x for inside in everyone] == [0, 1, 2]
+
+
+@dataclass(slots=True)
+class Slotted:
+    x: int
+
+
+def slotted():
+    return Slotted(dist.get_rank())
+
+
+class Bomb:
+    def __init__(self, fuse):
+        self.fuse = fuse
+
+    def __reduce__(self):
+        return explode, (self.fuse,)
+
+
+def explode(fuse):
+    raise LookupError(f"fuse {fuse} is gone")
+
+
+def returns_a_bomb():
+    r = dist.get_rank()
+    return Bomb(r) if r == 1 else r
+
+
+@BOTH
+def test_results_that_cannot_be_rebuilt(backend):
+    assert run(slotted, backend=backend).results == [Slotted(r) for r in range(3)]
+    with pytest.raises(RankError, match="rank 1 returned a Bomb whose copy") as caught:
+        run(returns_a_bomb, backend=backend)
+    error = caught.value
+    assert "LookupError: fuse 1 is gone at " in str(error)
+    assert error.rank == 1 and "test_corners.py:" in error.line
+    assert isinstance(error.__cause__, LookupError)
+    assert error.run.results == [0, None, 2]

@@ -386,3 +386,86 @@ def test_a_keyword_of_both_is_not_swallowed():
         d2lpar.run(3)
     with pytest.raises(TypeError, match="healthy cannot be called so"):
         d2lpar.run(healthy, 1)
+
+
+# what a rank says
+
+
+def raises_of_the_network():
+    if dist.get_rank() == 1:
+        raise dist.DistNetworkError("my own words")
+    dist.barrier()
+
+
+@BOTH
+def test_an_error_of_the_network_that_the_user_raises(backend):
+    error = fails(raises_of_the_network, backend=backend)
+    line = line_of(raises_of_the_network, "raise dist")
+    names(error, "rank 1 raised DistNetworkError: my own words at ", line)
+    assert isinstance(error.__cause__, dist.DistNetworkError)
+
+
+def raises_much():
+    if dist.get_rank() == 1:
+        try:
+            raise KeyError("k" * 3_000_000, 3)
+        except KeyError:
+            raise ValueError("the head" + "x" * 10_000_000 + "the tail")  # noqa: B904
+    dist.barrier()
+
+
+@BOTH
+def test_a_text_without_end_is_cut(backend):
+    error = fails(raises_much, backend=backend)
+    names(error, "ValueError: the headxxx", "xxxthe tail at ", "9,998,516 characters")
+    cause = error.__cause__
+    for text in (str(error), str(cause), str(cause.__context__)):
+        assert len(text) < 5000
+    assert cause.__context__ is None or cause.__context__.args[1] == 3
+
+
+# messages without their other end
+
+
+def loses_messages(boxes, any_source):
+    r = dist.get_rank()
+    if r == 0:
+        for _ in range(3):
+            dist.isend(torch.ones(2), 1, tag=4)
+    if r == 1:
+        boxes.append(dist.irecv(torch.ones(2), 0))
+    if any_source:
+        if r == 0:
+            dist.isend(torch.ones(2), 2)
+        if r == 2:
+            boxes += [dist.irecv(torch.ones(2)), dist.irecv(torch.ones(2), tag=9)]
+    dist.barrier()
+
+
+@BOTH
+def test_messages_without_their_other_end_are_named(backend):
+    any_source = backend == "sim"
+    run = d2lpar.run(loses_messages, [], any_source, world_size=3, backend=backend)
+    at = lambda text: "at tests/" + line_of(loses_messages, text)
+    wanted = [
+        f"Rank 0 sends to rank 1 {at('tag=4')} (3 times), but rank 1 never receives "
+        "the message.",
+        f"Rank 1 receives from rank 0 {at('boxes.append')}, but rank 0 never sends a "
+        "message for it.",
+        f"Rank 2 receives from any rank {at('tag=9')}, but no rank sends a message for "
+        "it.",
+    ]
+    found = [text.replace(os.getcwd() + os.sep, "") for text in run.warnings]
+    assert found == wanted[: 2 + any_source]
+
+
+def many_lost():
+    if dist.get_rank() == 0:
+        for r in range(1, dist.get_world_size()):
+            dist.isend(torch.ones(1), r)
+
+
+def test_many_lost_messages_are_few_sentences():
+    warnings = d2lpar.run(many_lost, world_size=30, backend="sim").warnings
+    assert len(warnings) == 9 and warnings[-1] == "There are 21 more such calls."
+    assert d2lpar.run(healthy, world_size=30, backend="sim").warnings == []

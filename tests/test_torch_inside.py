@@ -1,5 +1,11 @@
 """torch's own parallel modules run in the simulator and give one device's numbers."""
 
+import datetime
+import os
+import subprocess
+import sys
+from os import environ
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -239,3 +245,213 @@ def test_a_function_with_a_backward_of_its_own_travels(world):
     exec(DOUBLE, cell)
     run = d2lpar.run(cell["gradient"], world_size=2, backend=world)
     assert run.results == [2.0, 2.0]
+
+
+# checkpoints
+
+
+def filled_net():
+    from torch.distributed.fsdp import fully_shard
+
+    net = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    values = {name: p.detach().clone() for name, p in net.named_parameters()}
+    fully_shard(net)
+    return net, values
+
+
+def set_from_rank_0():
+    from torch.distributed.checkpoint import state_dict as interface
+
+    torch.manual_seed(dist.get_rank())
+    net, values = filled_net()
+    options = interface.StateDictOptions(
+        full_state_dict=True, broadcast_from_rank0=True
+    )
+    given = values if dist.get_rank() == 0 else {}
+    interface.set_model_state_dict(net, given, options=options)
+    options = interface.StateDictOptions(full_state_dict=True)
+    return values, interface.get_model_state_dict(net, options=options)
+
+
+def saved_and_loaded(folder):
+    import torch.distributed.checkpoint as checkpoint
+
+    net, values = filled_net()
+    found = []
+    for save in (checkpoint.save, checkpoint.async_save):
+        state = {"net": net.state_dict(), "step": 5}
+        done = save(state, checkpoint_id=f"{folder}/{save.__name__}")
+        if save is checkpoint.async_save:
+            done.result()
+        dist.barrier()
+        other = filled_net()[0]
+        state = {"net": other.state_dict(), "step": 0}
+        checkpoint.load(state, checkpoint_id=f"{folder}/{save.__name__}")
+        loaded = {name: t.full_tensor() for name, t in other.state_dict().items()}
+        found.append((state["step"], loaded))
+    return values, found
+
+
+def in_plain_gloo(rank, fn, folder, args):
+    """As a script on its own, without this course."""
+    store = dist.FileStore(f"{folder}/store", 2)
+    dist.init_process_group("gloo", rank=rank, world_size=2, store=store)
+    torch.manual_seed(0)
+    torch.save(fn(*args), f"{folder}/rank {rank}")
+    dist.destroy_process_group()
+
+
+def of_plain_gloo(fn, folder, *args):
+    folder.mkdir()
+    torch.multiprocessing.spawn(in_plain_gloo, (fn, str(folder), args), 2)
+    return [
+        torch.load(folder / f"rank {rank}", weights_only=False) for rank in range(2)
+    ]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_checkpoints_as_in_plain_gloo(tmp_path):
+    wanted = of_plain_gloo(set_from_rank_0, tmp_path / "set")
+    plain = of_plain_gloo(saved_and_loaded, tmp_path / "save", str(tmp_path / "plain"))
+    for world in ("sim", "gloo"):
+        run = d2lpar.run(set_from_rank_0, world_size=2, backend=world, timeout=300)
+        assert_same(run.results, wanted)
+        folder = str(tmp_path / world)
+        run = d2lpar.run(
+            saved_and_loaded, folder, world_size=2, backend=world, timeout=300
+        )
+        assert_same(run.results, plain)
+        for values, found in run.results:
+            assert_same(found, [(5, values), (5, values)])
+        for how in ("save", "async_save"):
+            names = {path.name for path in (tmp_path / world / how).iterdir()}
+            assert names == {".metadata", "__0_0.distcp", "__1_0.distcp"}
+
+
+def assert_same(a, b):
+    """Equal results, with tensors in them."""
+    torch.testing.assert_close(a, b, rtol=0, atol=0)
+
+
+# what torch switches for the whole process
+
+
+def loss_on_shards(inside_longer):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+    from torch.distributed.tensor.parallel import loss_parallel
+
+    x, target = torch.randn(4, 9, requires_grad=True), torch.arange(4)
+    nn.functional.cross_entropy(x, target).backward()
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    sharded = distribute_tensor(x.detach(), mesh, [Shard(1)]).requires_grad_()
+    with loss_parallel():
+        loss = nn.functional.cross_entropy(sharded, target)
+        loss.backward()
+        if inside_longer is None:
+            raise RuntimeError("inside")
+        if dist.get_rank() == inside_longer:
+            dist.barrier()
+            nn.functional.cross_entropy(sharded, target).backward()
+    if dist.get_rank() != inside_longer:
+        dist.barrier()
+        with loss_parallel():
+            nn.functional.cross_entropy(sharded, target).backward()
+    return x.grad * 2, sharded.grad.full_tensor()
+
+
+def test_loss_parallel_is_each_ranks_own():
+    run = d2lpar.run(loss_on_shards, 1, world_size=3, backend="sim", timeout=300)
+    for wanted, found in run.results:
+        torch.testing.assert_close(found, wanted)
+    with pytest.raises(d2lpar.RankError, match="inside"):
+        d2lpar.run(loss_on_shards, None, world_size=2, backend="sim", timeout=300)
+    assert not d2lpar.backends.torch_private.loss_parallel()
+
+
+def compiled():
+    """A functional collective, inside and outside of what is compiled."""
+    import torch.distributed._functional_collectives as functional
+
+    @torch.compile(backend="eager")
+    def double_sum(x):
+        return 2 * functional.all_reduce(x + 1, "sum", dist.group.WORLD)
+
+    x = torch.ones(3) * dist.get_rank()
+    y = functional.all_reduce(double_sum(x), "sum", dist.group.WORLD)
+    return double_sum(x), y + 0
+
+
+def test_compiled_functions_with_collectives(caplog):
+    run = d2lpar.run(compiled, world_size=3, backend="sim", timeout=300)
+    for result in run.results:
+        assert [t.tolist() for t in result] == [[12.0] * 3, [36.0] * 3]
+    assert sum(run.messages) == 3 * 3 * 4  # as for three native all-reduces
+    assert "recompile_limit" not in caplog.text
+
+
+def monitored(missing):
+    if dist.get_rank() != missing:
+        dist.monitored_barrier(timeout=datetime.timedelta(seconds=200))
+    return dist.get_rank()
+
+
+@pytest.mark.parametrize("world", ["sim", "gloo"])
+def test_monitored_barrier(world):
+    run = d2lpar.run(monitored, None, world_size=3, backend=world)
+    assert run.results == [0, 1, 2]
+    with pytest.raises(d2lpar.DeadlockError, match="rank 1 has returned.*in barrier"):
+        d2lpar.run(monitored, 1, world_size=3, backend=world, timeout=2)
+
+
+# scripts
+
+
+def tutorial():
+    """As torch's tutorials begin and end."""
+    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "localhost", "29500"
+    rank, n = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    dist.init_process_group("gloo", rank=rank, world_size=n)
+    assert (rank, n) == (dist.get_rank(), dist.get_world_size())
+    os.environ["MINE"] = str(rank)
+    x = torch.ones(1) * int(os.getenv("LOCAL_RANK"))
+    dist.all_reduce(x)
+    assert (environ["MINE"], dist.get_node_local_rank()) == (str(rank), rank)
+    dist.destroy_process_group()
+    return x.item(), dist.is_initialized(), sorted(set(os.environ) - set(TOLD))
+
+
+TOLD = ["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR"]
+TOLD += ["MASTER_PORT", "MINE", "D2LPAR_INSIDE"]
+
+
+@pytest.mark.parametrize("world", ["sim", "gloo"])
+def test_a_script_that_joins_the_world_itself(world):
+    before = dict(os.environ)
+    run = d2lpar.run(tutorial, world_size=3, backend=world)
+    assert run.results == [(3.0, False, sorted(set(before) - set(TOLD)))] * 3
+    said = "init_process_group does nothing inside run, which has connected the ranks."
+    assert run.warnings == [said]
+    assert dict(os.environ) == before and not dist.is_initialized()
+    child = 'import os; print(os.environ.get("MINE"), os.environ.get("RANK"))'
+    output = subprocess.check_output([sys.executable, "-c", child], text=True)
+    assert output.split() == [str(before.get(name)) for name in ("MINE", "RANK")]
+
+
+def joins_wrongly(how):
+    if how == "again":
+        dist.destroy_process_group()
+        dist.init_process_group("gloo")
+    dist.init_process_group("nccl", **how)
+
+
+@pytest.mark.parametrize(
+    "how, words",
+    [
+        ({"world_size": 8, "rank": 0}, r"init_process_group.world_size=8. inside run"),
+        ("again", "init_process_group after destroy_process_group"),
+    ],
+)
+def test_a_script_that_joins_another_world(how, words):
+    with pytest.raises(d2lpar.RankError, match=words):
+        d2lpar.run(joins_wrongly, how, world_size=1, backend="sim")

@@ -14,6 +14,7 @@ collective are counted by formula, so that they are equal in every world:
 Source of the ring's cost: Patarasuk and Yuan 2009.
 """
 
+import functools
 from typing import NamedTuple
 
 import torch
@@ -60,6 +61,14 @@ class Call:
     source = None  # the sender of a message, where it is known
     done, finish = False, 0.0  # is it complete, and since when, in virtual time
     _meta = None
+    _index = None
+
+    @property
+    def index(self):
+        """Position of the calling rank in the group."""
+        if self._index is None:
+            self._index = self.ranks.index(self.rank)
+        return self._index
 
     @property
     def meta(self):
@@ -202,69 +211,90 @@ def cost_of(meta, n, r, position_of_root=None):
     return _COSTS[meta.kind](meta, n, r, position_of_root)
 
 
-def _ring(n):
-    return tuple((i, (i + 1) % n) for i in range(n))
+# All ranks of a call ask for its cost, so what is as long as n is made once for all.
+
+
+@functools.lru_cache(maxsize=16)
+def _ring(n, without=None):
+    """The edges of the ring, but for the one that begins or ends at `without`."""
+    ring = ((i, (i + 1) % n) for i in range(n))
+    if without is None:
+        return tuple(ring)
+    end, rank = without
+    return tuple(edge for edge in ring if edge[end] != rank)
+
+
+@functools.lru_cache(maxsize=16)
+def _star(n, root, outward):
+    """The edges from the root to all others, or from them to the root."""
+    others = (i for i in range(n) if i != root)
+    return tuple((root, i) if outward else (i, root) for i in others)
+
+
+@functools.lru_cache(maxsize=16)
+def _steps(size, count):
+    """`count` steps of one size."""
+    return (size,) * count
 
 
 def _all_reduce(meta, n, r, root):
-    chunks = [0] * n
-    for shape, dtype in meta.inputs:
-        for i, size in enumerate(split_sizes(numel(shape), n)):
-            chunks[i] += size * _ITEM.get(dtype, 1)
+    sizes = [(numel(shape), _ITEM.get(dtype, 1)) for shape, dtype in meta.inputs]
+
+    def chunk(i):
+        """Bytes of chunk i: of each tensor, as `torch.tensor_split` cuts it."""
+        return sum((total // n + (i < total % n)) * item for total, item in sizes)
+
+    whole = sum(total * item for total, item in sizes)
     # reduce-scatter sends all but chunk r+1, all-gather all but chunk r+2
-    sent = 2 * sum(chunks) - chunks[(r + 1) % n] - chunks[(r + 2) % n]
+    sent = 2 * whole - chunk((r + 1) % n) - chunk((r + 2) % n)
     rounds = 2 * (n - 1)
     sends = (((r + 1) % n, sent, rounds),)
-    return Cost(sends, rounds, _ring(n), (max(chunks),) * rounds, rounds)
+    return Cost(sends, rounds, _ring(n), _steps(chunk(0), rounds), rounds)
 
 
 def _reduce_scatter(meta, n, r, root):
     blocks = [size_of(entry) for entry in meta.inputs]
     sends = (((r + 1) % n, sum(blocks) - blocks[r], n - 1),)  # all but its own
-    return Cost(sends, n - 1, _ring(n), (max(blocks),) * (n - 1), n - 1)
+    return Cost(sends, n - 1, _ring(n), _steps(max(blocks), n - 1), n - 1)
 
 
 def _all_gather(meta, n, r, root):
     blocks = [size_of(entry) for entry in meta.outputs]
     sends = (((r + 1) % n, sum(blocks) - blocks[(r + 1) % n], n - 1),)
-    return Cost(sends, n - 1, _ring(n), (max(blocks),) * (n - 1), n - 1)
+    return Cost(sends, n - 1, _ring(n), _steps(max(blocks), n - 1), n - 1)
 
 
 def _broadcast(meta, n, r, root):
     whole = sum(size_of(entry) for entry in meta.inputs)
-    chain = tuple(edge for edge in _ring(n) if edge[1] != root)
     last = (r - root) % n == n - 1
     sends = () if last else (((r + 1) % n, whole, 1),)
-    return Cost(sends, n - 1, chain, (whole,), n - 1)
+    return Cost(sends, n - 1, _ring(n, (1, root)), (whole,), n - 1)
 
 
 def _reduce(meta, n, r, root):
     whole = sum(size_of(entry) for entry in meta.inputs)
-    chain = tuple(edge for edge in _ring(n) if edge[0] != root)
     sends = () if r == root else (((r + 1) % n, whole, 1),)
-    return Cost(sends, n - 1, chain, (whole,), n - 1)
+    return Cost(sends, n - 1, _ring(n, (0, root)), (whole,), n - 1)
 
 
 def _gather(meta, n, r, root):
     block = size_of(meta.inputs[0])
-    edges = tuple((i, root) for i in range(n) if i != root)
     sends = () if r == root else ((root, block, 1),)
-    return Cost(sends, n - 1, edges, (block,) * (n - 1), n - 1)
+    return Cost(sends, n - 1, _star(n, root, False), _steps(block, n - 1), n - 1)
 
 
 def _scatter(meta, n, r, root):
     block = size_of(meta.outputs[0])
-    edges = tuple((root, i) for i in range(n) if i != root)
     sends = ()
     if r == root:
         sends = tuple((i, size_of(meta.inputs[i]), 1) for i in range(n) if i != root)
-    return Cost(sends, n - 1, edges, (block,) * (n - 1), n - 1)
+    return Cost(sends, n - 1, _star(n, root, True), _steps(block, n - 1), n - 1)
 
 
 def _all_to_all(meta, n, r, root):
     peers = [(r + k) % n for k in range(1, n)]
     sends = tuple((i, size_of(meta.inputs[i]), 1) for i in peers)
-    edges = tuple((i, (i + 1) % n) for i in range(n))  # the edges of one step
+    edges = _ring(n)  # the edges of one step
     return Cost(sends, n - 1, edges, tuple(size for _, size, _ in sends), n - 1)
 
 

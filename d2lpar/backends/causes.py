@@ -12,7 +12,7 @@ from .. import ship
 from . import explain
 from .calls import disagreement
 from .engine import Status, Waiting
-from .threads import _is_users as is_users
+from .threads import is_users
 
 # seconds to wait for a better cause
 GRACE = {"mismatch": 0.25, "died": 0.1, "failed": 0.2, "transport": 1.0}

@@ -154,7 +154,7 @@ class Engine:
         call.seq = self._seqs[call.group] = self._seqs.get(call.group, 0) + 1
         n, ranks = len(call.ranks), call.ranks
         root = None if call.root is None else ranks.index(call.root)
-        cost = cost_of(call.meta, n, ranks.index(call.rank), root)
+        cost = cost_of(call.meta, n, call.index, root)
         sends = tuple((ranks[i], size, count) for i, size, count in cost.sends)
         self.entries.append(
             ("join", call.id, call.group, ranks, call.seq, call.meta, sends)
@@ -192,9 +192,13 @@ class Engine:
                     "may run the two one after the other and hang; use "
                     "batch_isend_irecv."
                 )
-                if sentence not in self.warnings:
-                    self.warnings.append(sentence)
+                self.warn(sentence)
                 return
+
+    def warn(self, sentence):
+        """This sentence is among the warnings of the run, once."""
+        if sentence not in self.warnings:
+            self.warnings.append(sentence)
 
     def batch(self):
         """A context: messages posted inside belong together."""

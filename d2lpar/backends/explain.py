@@ -7,9 +7,12 @@ import linecache
 import os
 import re
 import sys
+from collections import Counter
 
 from ..errors import DeadlockError, MismatchError, RankError
 from .calls import MESSAGES
+from .texts import short
+from .threads import innermost_user
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _STATES = {
@@ -49,7 +52,7 @@ def _cell_number(file):
 
 def source(where):
     """The text of the line, or nothing."""
-    return linecache.getline(*where).strip() if where[0] else ""
+    return short(linecache.getline(*where).strip()) if where[0] else ""
 
 
 def line_of(status):
@@ -218,6 +221,21 @@ def rank_failed(statuses, rank, error):
     return failed
 
 
+def lost_result(reports, report, error):
+    """A RankError for what one rank returned, if it raises as it is rebuilt here."""
+    raised = f"{type(error).__name__}{_reason(error)}"
+    where = innermost_user(error.__traceback__)
+    head = (
+        f"rank {report.rank} returned a {report.result.kind} whose copy cannot be "
+        f"rebuilt: {raised}{f' at {place(where)}' if where[0] else ''}. What the other "
+        "ranks returned is in `.run.results` of this error."
+    )
+    statuses = [each.status for each in reports]
+    lost = _error(RankError, head, report.rank, statuses, where)
+    lost.__cause__ = error
+    return lost
+
+
 def _reason(error):
     """The first line of what an exception says."""
     try:
@@ -225,7 +243,7 @@ def _reason(error):
     except Exception:  # a broken __str__ of the user's
         return ""
     more = " ..." if len(lines) > 1 else ""
-    return f": {lines[0]}{more}" if lines else ""
+    return f": {short(lines[0])}{more}" if lines else ""
 
 
 def died(statuses, rank, how):
@@ -247,6 +265,34 @@ def mismatch(first, second, why="", statuses=()):
     every = {status.rank: status for status in [*statuses, first, second]}
     listed = [every[rank] for rank in sorted(every)]
     return _error(MismatchError, head, second.rank, listed, line=b.where)
+
+
+LISTED = 8  # sentences about messages without their other end
+
+
+def unmatched(ends):
+    """Sentences about sends that were never received, and receives of nothing.
+
+    `ends`: [(rank, "send" or "recv", the other rank or None, where)].
+    """
+    sentences = []
+    for (rank, kind, peer, where), count in Counter(ends).items():
+        other = "any rank" if peer is None else f"rank {peer}"
+        nobody = "no rank" if peer is None else f"rank {peer} never"
+        did, never = _ENDS[kind]
+        times = f" ({count:,} times)" if count > 1 else ""
+        sentences.append(
+            f"Rank {rank} {did} {other} at {place(where)}{times}, but {nobody} {never}."
+        )
+    more = len(sentences) - LISTED
+    rest = [f"There are {more:,} more such calls."] if more > 0 else []
+    return sentences[:LISTED] + rest
+
+
+_ENDS = {
+    "send": ("sends to", "receives the message"),
+    "recv": ("receives from", "sends a message for it"),
+}
 
 
 def _error(kind, head, rank, statuses, line=None):

@@ -72,6 +72,27 @@ class Ledger:
             ends += len(started - {entry[1] for entry in entries if entry[0] == "wait"})
         return ends
 
+    def unmatched(self):
+        """[(rank, "send" or "recv", the other rank or None, where)] of lone ends."""
+        ends = {"send": defaultdict(list), "recv": defaultdict(list)}
+        for rank, entries in enumerate(self.entries):
+            for entry in _with_sources(entries):
+                if entry[0] in ends:
+                    kind, _, group, peer, tag, _, where = entry
+                    pair = (rank, peer) if kind == "send" else (peer, rank)
+                    ends[kind][group, tag, *pair].append(where)
+        sends, receives = ends["send"], ends["recv"]
+        _take_from_any(sends, receives)
+        return [
+            (key[2], "send", key[3], where)
+            for key, all_sent in sends.items()
+            for where in all_sent[len(receives.get(key, ())) :]
+        ] + [
+            (key[3], "recv", key[2], where)
+            for key, all_received in receives.items()
+            for where in all_received[len(sends.get(key, ())) :]
+        ]
+
     def mismatch(self):
         """The statuses of two ranks whose calls do not fit together, or None."""
         return self._unlike_messages() or self._unlike_collectives()
@@ -140,6 +161,16 @@ def _with_sources(entries):
         if entry[0] == "recv" and entry[3] is None:
             entry = (*entry[:3], sources.get(entry[1]), *entry[4:])
         yield entry
+
+
+def _take_from_any(sends, receives):
+    """Receives from any source that nobody waited for take what is left for them."""
+    for (group, tag, source, rank), waiting in receives.items():
+        if source is None:
+            for key, sent in sends.items():
+                if (key[:2], key[3]) == ((group, tag), rank):
+                    while waiting and len(sent) > len(receives.get(key, ())):
+                        sent.pop(), waiting.pop(0)
 
 
 class _Replay:

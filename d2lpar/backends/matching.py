@@ -94,13 +94,17 @@ class Matching:
         if data is None:
             self.sim.complete(send, finish)
 
+    def left_over(self):
+        """Are there sends or receives that nothing has met?"""
+        return any(self._sends.values()) or any(self._receives.values())
+
     # collectives
 
     def join(self, now, group, call):
         """A rank has begun this collective at virtual time `now`."""
         calls = self._joined.setdefault((group, call.seq), {})
         self._check(calls, call)
-        calls[call.ranks.index(call.rank)] = call
+        calls[call.index] = call
         if len(calls) < len(call.ranks):
             return
         del self._joined[group, call.seq]
@@ -120,15 +124,14 @@ class Matching:
 
     def _check(self, calls, call):
         """Raise MismatchError where this call does not fit those already there."""
-        mine = call.ranks.index(call.rank)
+        mine = call.index
         rooted = call.kind in ("gather", "scatter")
         if call.kind == "all_to_all" or (rooted and call.root == call.rank):
             compared = list(calls)
         else:
             root = call.ranks.index(call.root) if rooted else None
-            compared = [
-                i for i in dict.fromkeys([*list(calls)[:1], root]) if i in calls
-            ]
+            first = next(iter(calls), None)
+            compared = [i for i in dict.fromkeys([first, root]) if i in calls]
         for other in compared:
             metas = {other: calls[other].meta, mine: call.meta}
             if disagreement(metas):

@@ -6,7 +6,12 @@ import weakref
 import torch
 from torch.utils.flop_counter import flop_registry
 
-from .torch_private import FakeTensor, TorchDispatchMode, load_compiler
+from .torch_private import (
+    FakeTensor,
+    TorchDispatchMode,
+    load_compiler,
+    never_compiled,
+)
 
 _LAYOUT_ONLY = ("empty", "new_empty", "detach", "alias")
 _kinds = {}  # id of an operation -> (what `_kind` says of it, the operation)
@@ -36,6 +41,7 @@ class Meter(TorchDispatchMode):
     def _should_skip_dynamo(cls):
         return False  # else the first operation imports the compiler, for seconds
 
+    @never_compiled
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if self.before_shapes and args and _without_values(args[0]):
             load_compiler()

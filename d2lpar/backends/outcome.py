@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from ..ship import Packed
 from .engine import Status
 
 
@@ -11,7 +12,7 @@ class RankReport:
 
     rank: int
     status: Status
-    result: bytes | None = None  # `ship.pack`ed return value
+    result: Packed | None = None  # the return value
     output: str = ""
     errors: str = ""  # what it wrote to sys.stderr, where that is kept apart
     entries: list = field(default_factory=list)
@@ -30,3 +31,4 @@ class Outcome:
     reports: list
     elapsed: float
     failure: Exception | None = None  # a RankError, without its .run yet
+    left_over: bool = True  # may messages be without their other end?

@@ -22,11 +22,13 @@ import torch
 
 from .. import ship
 from . import explain, torch_private
+from .environment import own_environments
 from .matching import Matching
 from .outcome import Outcome
 from .randomness import RandomStates
 from .simulated import SimulatedEngine
 from .streams import PerRankOutput
+from .texts import shorten
 from .threads import innermost_user, interrupt_thread, place, processor
 
 LOOK = 0.1  # seconds between two looks at the ranks
@@ -106,7 +108,7 @@ class Simulator:
         if following is None:
             self.fail(explain.deadlock(self.statuses()))
             raise Stopped
-        engine.stdout = sys.stdout
+        engine.stdout, loss = sys.stdout, torch_private.loss_parallel()
         engine.meter.pause()
         following.baton.release()
         engine.baton.acquire()
@@ -114,6 +116,7 @@ class Simulator:
             raise Stopped
         engine.meter.resume()
         sys.stdout = engine.stdout
+        torch_private.set_loss_parallel(loss)
         self.randomness.enter(engine.rank)
 
     def leave(self, engine):
@@ -160,6 +163,7 @@ class Simulator:
             torch_private.isolated_ranks(),
             self.randomness.kept(),
             _settings_kept(),
+            own_environments(self.n),
             PerRankOutput(self) as output,
         ):
             torch.set_num_threads(1)
@@ -241,8 +245,9 @@ class Simulator:
                 f"\n  (the thread of rank {ranks} cannot be stopped and is left behind)"
             )
             self.failure.args = (self.failure.args[0] + note,)
+        left_over = self.matching.left_over()
         self._let_go()
-        return Outcome(reports, elapsed, self.failure)
+        return Outcome(reports, elapsed, self.failure, left_over)
 
     def _let_go(self):
         """Cut the circles of references, so that memory is free at once."""
@@ -276,7 +281,7 @@ def _ordered_collection():
 @contextlib.contextmanager
 def _settings_kept():
     """Settings of the process that ranks may change are afterwards as they were."""
-    dtype, environ, folder = torch.get_default_dtype(), dict(os.environ), os.getcwd()
+    dtype, folder = torch.get_default_dtype(), os.getcwd()
     exact = torch.are_deterministic_algorithms_enabled()
     depth = sys.getrecursionlimit()
     try:
@@ -286,9 +291,6 @@ def _settings_kept():
         if torch.are_deterministic_algorithms_enabled() != exact:
             torch.use_deterministic_algorithms(exact)  # it imports the compiler
         sys.setrecursionlimit(depth)
-        if dict(os.environ) != environ:
-            os.environ.clear()
-            os.environ.update(environ)
         if os.getcwd() != folder:
             os.chdir(folder)
 
@@ -299,6 +301,7 @@ def run_rank(sim, engine, payload):
     try:
         sim.check()
         sim.randomness.enter(engine.rank)
+        torch_private.set_loss_parallel(False)
         with (
             torch_private.rank_thread(engine),
             sim.randomness.device_of(sim.device),
@@ -315,6 +318,7 @@ def run_rank(sim, engine, payload):
     except BaseException as error:
         engine.state = "failed"
         engine.report.error = error = ship.as_callers(error)
+        shorten(error)
         engine.report.where = innermost_user(error.__traceback__)
         if not sim.stopping:
             sim.fail(explain.rank_failed(sim.statuses(), engine.rank, error))

@@ -14,7 +14,7 @@ def user_line(thread):
     """(file, line) that the thread executes, in the user's code."""
     frame = sys._current_frames().get(thread.ident)
     while frame is not None:
-        if _is_users(frame.f_code.co_filename):
+        if is_users(frame.f_code.co_filename):
             return frame.f_code.co_filename, frame.f_lineno
         frame = frame.f_back
     return "", 0
@@ -25,7 +25,7 @@ def innermost_user(traceback):
     where, ours = ("", 0), ("", 0)
     while traceback is not None:
         name = traceback.tb_frame.f_code.co_filename
-        if _is_users(name):
+        if is_users(name):
             where = name, traceback.tb_lineno
         elif name.startswith(_OURS) and not name.startswith(_HIDDEN):
             ours = name, traceback.tb_lineno
@@ -33,7 +33,7 @@ def innermost_user(traceback):
     return where if where[0] else ours
 
 
-def _is_users(name):
+def is_users(name):
     return not name.startswith((_TORCH, _OURS, "<frozen")) and not name.startswith(
         sys.base_prefix
     )

@@ -9,11 +9,12 @@ import contextlib
 import ctypes
 import functools
 import importlib
+import inspect
 import sys
 import threading
 import types
+from concurrent.futures import Future, ThreadPoolExecutor
 
-import cloudpickle
 import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
@@ -93,6 +94,18 @@ def load_compiler():
         importer.join()
 
 
+def never_compiled(function):
+    """`torch.compile` leaves the function alone, with all that it calls.
+
+    A decorator of torch's own would import the compiler, which takes seconds.
+    """
+    frames = torch._C._dynamo.eval_frame
+    skip = frames._FrameAction.SKIP
+    strategy = frames._FrameExecStrategy(skip, skip)
+    frames.set_code_exec_strategy(function.__code__, strategy)
+    return function
+
+
 class _WorldOfThread:
     """torch's table of process groups: a rank's own in its thread, else the usual."""
 
@@ -130,13 +143,66 @@ def isolated_ranks():
     isolate = torch._C._distributed_c10d._set_thread_isolation_mode
     isolate(True)
     c10d._world = _WorldOfThread(usual)
-    with watch_calls(), _short_ways():
+    loss = loss_parallel()
+    with watch_calls(), _short_ways(), _saves_at_once():
         try:
             yield
         finally:
             c10d._world, sys.excepthook = usual, hook
+            set_loss_parallel(loss)
             vars(modes).update(flags)  # threads leave them in any order
             isolate(False)
+
+
+_LOSS = "torch.distributed.tensor.parallel.loss"  # ranks may import it at any time
+
+
+def loss_parallel():
+    """Is this rank inside torch's `loss_parallel()`?  The switch is the process's."""
+    loss = sys.modules.get(_LOSS)
+    if loss is None or not hasattr(loss, "customized_loss_ops"):
+        return False
+    handlers = loss.DTensor._op_dispatcher._custom_op_handlers
+    return all(op in handlers for op in loss.customized_loss_ops)
+
+
+def set_loss_parallel(on):
+    """The rank whose turn it is from now on is inside `loss_parallel()`, or not."""
+    if on != loss_parallel():
+        loss = sys.modules[_LOSS]
+        handlers = loss.DTensor._op_dispatcher._custom_op_handlers
+        if on:
+            handlers.update(loss.customized_loss_ops)
+        else:
+            for op in loss.customized_loss_ops:
+                handlers.pop(op, None)
+
+
+@contextlib.contextmanager
+def _saves_at_once():
+    """Inside, a checkpoint saved by `async_save` of a rank that is a thread is there.
+
+    torch saves it in a thread of its own, which would not be the rank.
+    """
+    submit = ThreadPoolExecutor.submit
+
+    @functools.wraps(submit)
+    def now(self, fn, /, *args, **kwargs):
+        saver = getattr(fn, "__module__", "").startswith("torch.distributed.checkpoint")
+        if _here.engine is None or not saver:
+            return submit(self, fn, *args, **kwargs)
+        future = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+    ThreadPoolExecutor.submit = now
+    try:
+        yield
+    finally:
+        ThreadPoolExecutor.submit = submit
 
 
 @contextlib.contextmanager
@@ -145,10 +211,13 @@ def watch_calls():
     batch, resize = dist.batch_isend_irecv, torch.UntypedStorage.resize_
     init = torch.optim.Adam._init_group
     group, pickle = dist.new_group, (c10d._pickler, c10d._unpickler)
+    init, barrier = dist.init_process_group, dist.monitored_barrier
     accelerator = torch._C._get_accelerator
-    c10d._pickler, c10d._unpickler = cloudpickle.Pickler, ship.Unpacker
+    c10d._pickler, c10d._unpickler = ship.Pickler, ship.Unpacker
     dist.batch_isend_irecv = c10d.batch_isend_irecv = _batched(batch)
     dist.new_group = c10d.new_group = _of_this_world(group)
+    dist.init_process_group = c10d.init_process_group = _already_joined
+    dist.monitored_barrier = c10d.monitored_barrier = _monitored(barrier)
     torch.UntypedStorage.resize_ = _watched_resize(resize)
     torch.optim.Adam._init_group = _counting_on_host(init)
     torch._C._get_accelerator = _of_this_rank(accelerator)
@@ -157,6 +226,8 @@ def watch_calls():
     finally:
         dist.batch_isend_irecv = c10d.batch_isend_irecv = batch
         dist.new_group = c10d.new_group = group
+        dist.init_process_group = c10d.init_process_group = init
+        dist.monitored_barrier = c10d.monitored_barrier = barrier
         c10d._pickler, c10d._unpickler = pickle
         torch.UntypedStorage.resize_ = resize
         torch.optim.Adam._init_group = init
@@ -190,6 +261,48 @@ def _of_this_world(original):
             return original(ranks, timeout, None, *more, **options)
 
     return new_group
+
+
+_join = dist.init_process_group
+
+
+@functools.wraps(_join)
+def _already_joined(*args, **kwargs):
+    """Scripts begin with `init_process_group`; a rank of `run` is connected already."""
+    engine = current_engine()
+    if engine is None:
+        return _join(*args, **kwargs)
+    asked = _SIGNATURE.bind(*args, **kwargs).arguments
+    for name, mine in (("rank", engine.rank), ("world_size", engine.world_size)):
+        if asked.get(name, -1) not in (-1, mine):
+            raise ValueError(
+                f"init_process_group({name}={asked[name]!r}) inside run, where {name} "
+                f"is {mine}: leave {name} out, or change run's world_size"
+            )
+    if c10d.GroupMember.WORLD is None:
+        raise RuntimeError(
+            "init_process_group after destroy_process_group: run connects its ranks "
+            "once; call run again instead"
+        )
+    engine.warn(
+        "init_process_group does nothing inside run, which has connected the ranks."
+    )
+
+
+_SIGNATURE = inspect.signature(_join)
+
+
+def _monitored(original):
+    """A barrier: whoever is missing is named as in every other call."""
+
+    @functools.wraps(original)
+    def monitored_barrier(group=None, timeout=None, wait_all_ranks=False):
+        group = c10d.GroupMember.WORLD if group is None else group
+        if not isinstance(group, Group):
+            return original(group, timeout, wait_all_ranks)
+        group.barrier().wait(timeout)
+
+    return monitored_barrier
 
 
 def _of_this_rank(original):
@@ -405,7 +518,7 @@ def after_backward(callback):
 def join_world(name, rank, world_size, store=None):
     """This rank is in the default process group; `name` is a registered backend."""
     hook = sys.excepthook
-    dist.init_process_group(name, rank=rank, world_size=world_size, store=store)
+    _join(name, rank=rank, world_size=world_size, store=store)
     sys.excepthook = hook
 
 
@@ -480,6 +593,13 @@ class Group(dist.ProcessGroup):
         """This group serves every device itself; torch 2.14 and newer ask."""
         return self
 
+    @property
+    def _device_types(self):
+        """Where the tensors of a call may be; torch's checkpoints ask."""
+        mine = torch.get_default_device()
+        kinds = ["cpu", "cuda"] if mine.type == "cuda" else ["cpu"]
+        return [torch.device(kind) for kind in kinds]
+
     supports_coalescing = supports_splitting = False
 
     def _start_coalescing(self, device):
@@ -491,6 +611,7 @@ class Group(dist.ProcessGroup):
 
     _coalesced = None
 
+    @never_compiled
     def _post(self, kind, inputs=(), outputs=(), opts=None, **more):
         if kind in ("all_reduce", "reduce", "reduce_scatter"):
             more["op"] = _op(opts)
@@ -500,6 +621,7 @@ class Group(dist.ProcessGroup):
         inputs, outputs = list(inputs), list(outputs)
         self._check(kind, inputs, outputs)
         call = Call(kind, self.key, self.ranks, me, inputs, outputs, **more)
+        call._index = self.index
         work = self.engine.post(call)
         if self._coalesced is not None:
             self._coalesced.append(work)

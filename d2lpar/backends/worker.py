@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import dis
 import faulthandler
 import linecache
 import mmap
@@ -23,12 +24,14 @@ import torch.distributed as dist
 from .. import ship
 from . import gloo, torch_private
 from .engine import Status, Waiting, waiting, where_called
+from .environment import of_rank
 from .journal import JOINED, Board
 from .outcome import RankReport
 from .pipes import Link, Message, NoInput, Output
 from .randomness import DrawnOnHost
 from .recorded import RecordedEngine
-from .threads import innermost_user, user_line
+from .texts import shorten
+from .threads import innermost_user, is_users, user_line
 
 
 class Start(NamedTuple):
@@ -58,6 +61,7 @@ def main(start, link, files):
     _own_session()
     _redirect(files)
     payload = _unpack_luggage(files["luggage"])
+    os.environ.update(of_rank(start.rank, start.world_size, start.port))
     board = Board(start.world_size, files["board"])
     engine = RecordedEngine(start, real_device(start), board)
     link = Link(link)
@@ -268,11 +272,12 @@ def describe(message, error, engine):
     """The error is in the message, in a form that can travel."""
     report = message.report
     report.where = report.status.where = innermost_user(error.__traceback__)
+    shorten(error)
     report.traceback = _plain_traceback(error)
     message.transport = _is_consequence(error, engine.transport_error)
     message.mismatch = engine.mismatch
-    if message.transport:
-        call = engine.transport_call
+    call = engine.transport_call
+    if message.transport and call is not None:
         report.status.call = call if isinstance(call, Waiting) else waiting(call)
     message.error = _packed(error)
 
@@ -288,12 +293,25 @@ def _plain_traceback(error):
 def _is_consequence(error, native):
     """Does this error come from the connections and not from the rank itself?"""
     while error is not None:
-        if error is native or isinstance(error, dist.DistNetworkError):
+        if error is native:
+            return True
+        if isinstance(error, dist.DistNetworkError) and not _by_statement(error):
             return True
         if native is not None and str(native) and str(native) in str(error):
             return True
         error = error.__cause__ or error.__context__
     return False
+
+
+def _by_statement(error):
+    """Has a `raise ...` of the user's raised this error, and not the network?"""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None or not is_users(trace.tb_frame.f_code.co_filename):
+        return False
+    operation, count = trace.tb_frame.f_code.co_code[trace.tb_lasti :][:2]
+    return dis.opname[operation] == "RAISE_VARARGS" and count > 0
 
 
 def _packed(error):
