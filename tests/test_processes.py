@@ -1,5 +1,6 @@
 """Ranks that are real processes: what they return, how they fail, what they leave."""
 
+import multiprocessing
 import os
 import random
 import shutil
@@ -649,3 +650,43 @@ def test_memory_arrives_on_the_gpu_of_the_rank(monkeypatch, new_tensors, arrives
     there = torch.device(new_tensors)
     monkeypatch.setattr(torch, "get_default_device", lambda: there)
     assert ship._home() == torch.device(arrives)
+
+
+# surroundings in which no process can be a rank
+
+
+def tries_both_worlds(answers):
+    for backend in ("sim", "gloo"):
+        try:
+            answers.put(
+                d2lpar.run(dist.get_rank, world_size=2, backend=backend).results
+            )
+        except RuntimeError as error:
+            answers.put(str(error))
+
+
+def test_a_daemonic_process_gets_one_sentence():
+    context = multiprocessing.get_context("spawn")
+    answers = context.Queue()
+    daemon = context.Process(target=tries_both_worlds, args=(answers,), daemon=True)
+    daemon.start()
+    assert answers.get(timeout=WATCHDOG) == [0, 1]
+    said = answers.get(timeout=WATCHDOG)
+    daemon.join()
+    assert "cannot be started from a daemonic process" in said and "\n" not in said
+
+
+def test_no_loopback_device_gets_one_sentence():
+    program = (
+        "import d2lpar, torch.distributed as dist\n"
+        "for world in ('sim', 'gloo'):\n"
+        "    try: print(d2lpar.run(dist.get_rank, backend=world).results)\n"
+        "    except RuntimeError as error: print(error)\n"
+    )
+    apart = ["unshare", "--user", "--map-root-user", "--net"]
+    if not shutil.which("unshare") or subprocess.run([*apart, "true"]).returncode:
+        pytest.skip("no network of its own can be made here")
+    said = subprocess.check_output([*apart, sys.executable, "-c", program], text=True)
+    first, second = said.splitlines()
+    assert first == "[0, 1, 2, 3]"
+    assert second.startswith("ranks that are processes meet at 127.0.0.1, which cannot")

@@ -18,6 +18,7 @@ import torch.distributed as dist
 import d2lpar
 from conftest import WATCHDOG
 from d2lpar import Cluster
+from d2lpar.backends.calls import Meta, cost_of
 
 ALPHA, BETA = 1e-5, 1e-9
 
@@ -741,3 +742,43 @@ def test_where_threads_cannot_be_placed_ranks_run_as_they_are(monkeypatch):
     assert (
         sim(lambda: len(os.sched_getaffinity(0)) if mine else 0).results == [mine] * 4
     )
+
+
+# the cost of collectives among many ranks
+
+
+def chunks(total, n):
+    return [len(part) for part in torch.arange(total).tensor_split(n)]
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 8])
+def test_the_cost_of_an_all_reduce_is_that_of_a_ring(n):
+    inputs = (((7,), "float64"), ((2, 3), "int32"), ((), "int8"))
+    meta = Meta("all_reduce", "sum", None, inputs, inputs)
+    pieces = zip(chunks(7, n), chunks(6, n), chunks(1, n), strict=True)
+    sizes = [8 * a + 4 * b + c for a, b, c in pieces]
+    for r in range(n):
+        cost = cost_of(meta, n, r)
+        sent = [sizes[(r - k) % n] for k in range(n - 1)]  # reduce-scatter
+        sent += [sizes[(r + 1 - k) % n] for k in range(n - 1)]  # all-gather
+        assert cost.sends == (((r + 1) % n, sum(sent), 2 * (n - 1)),)
+        assert cost.steps == (max(sizes),) * (2 * (n - 1))
+        assert cost.edges == tuple((i, (i + 1) % n) for i in range(n))
+
+
+@pytest.mark.parametrize("kind", ["all_reduce", "broadcast", "reduce", "gather"])
+def test_what_is_as_long_as_the_group_is_made_once_for_all_ranks(kind):
+    root = None if kind == "all_reduce" else 3
+    entry = (((4,), "float32"),)
+    meta = Meta(kind, "sum", root, entry, entry)
+    costs = [cost_of(meta, 1000, r, root) for r in (5, 700)]
+    assert costs[0].edges is costs[1].edges
+    assert costs[0].steps is costs[1].steps or len(costs[0].steps) == 1
+    edges = set(costs[0].edges)
+    wanted = {
+        "all_reduce": {(i, (i + 1) % 1000) for i in range(1000)},
+        "broadcast": {(i, (i + 1) % 1000) for i in range(1000) if i != 2},
+        "reduce": {(i, (i + 1) % 1000) for i in range(1000) if i != 3},
+        "gather": {(i, 3) for i in range(1000) if i != 3},
+    }
+    assert edges == wanted[kind] and len(costs[0].edges) == len(edges)

@@ -195,11 +195,6 @@ def size_of(entry):
     return numel(shape) * _ITEM.get(dtype, 1)
 
 
-def split_sizes(total, n):
-    """Sizes of `total` elements cut in n, as `torch.tensor_split` cuts them."""
-    return [total // n + (i < total % n) for i in range(n)]
-
-
 def cost_of(meta, n, r, position_of_root=None):
     """The cost of a native collective to the rank at position r of n (see the top).
 

@@ -30,6 +30,12 @@ def launch(
     `timeout` in seconds; `progress(seconds, activity)` is called now and then.
     Nothing of the processes is left afterwards, whatever happens.
     """
+    if multiprocessing.current_process().daemon:
+        raise RuntimeError(
+            "ranks that are processes cannot be started from a daemonic process, which "
+            'may have no children: use backend="sim" here, or start this process with '
+            "daemon=False"
+        )
     with Interrupts() as interrupts:
         run = _Run(world_size, interrupts)
         try:
@@ -63,7 +69,7 @@ class _Run:
             luggage = anonymous_file(len(packed))
             stack.callback(os.close, luggage)
             _write(luggage, packed)
-            server = socket.create_server(("127.0.0.1", 0), backlog=self.n + 8)
+            server = _server_here(self.n + 8)
             stack.enter_context(server)
             for rank in range(self.n):
                 port = server.getsockname()[1]
@@ -243,6 +249,21 @@ class _Run:
         for fd in self.outputs + self.errors + self.natives:
             os.close(fd)
         self.board.close()
+
+
+def _server_here(backlog):
+    """A socket on the loopback interface, where the ranks of this machine meet."""
+    try:
+        server = socket.create_server(("127.0.0.1", 0), backlog=backlog)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect(server.getsockname())  # sends nothing, but finds the way
+    except OSError as error:
+        raise RuntimeError(
+            "ranks that are processes meet at 127.0.0.1, which cannot be reached here "
+            f'({error.strerror or error}): use backend="sim", or turn the loopback '
+            "device on (ip link set lo up)"
+        ) from error
+    return server
 
 
 def _write(fd, data):

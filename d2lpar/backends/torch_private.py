@@ -211,7 +211,7 @@ def watch_calls():
     batch, resize = dist.batch_isend_irecv, torch.UntypedStorage.resize_
     init = torch.optim.Adam._init_group
     group, pickle = dist.new_group, (c10d._pickler, c10d._unpickler)
-    init, barrier = dist.init_process_group, dist.monitored_barrier
+    join, barrier = dist.init_process_group, dist.monitored_barrier
     accelerator = torch._C._get_accelerator
     c10d._pickler, c10d._unpickler = ship.Pickler, ship.Unpacker
     dist.batch_isend_irecv = c10d.batch_isend_irecv = _batched(batch)
@@ -226,7 +226,7 @@ def watch_calls():
     finally:
         dist.batch_isend_irecv = c10d.batch_isend_irecv = batch
         dist.new_group = c10d.new_group = group
-        dist.init_process_group = c10d.init_process_group = init
+        dist.init_process_group = c10d.init_process_group = join
         dist.monitored_barrier = c10d.monitored_barrier = barrier
         c10d._pickler, c10d._unpickler = pickle
         torch.UntypedStorage.resize_ = resize
