@@ -26,15 +26,20 @@ EXTRA = "extra"  # what Sphinx copies as it is, and makes no pages of
 COVER = ("00_start", "gather: Timeline", "ring: Timeline")
 
 
-def page(notebook, path):
-    """The notebook as Sphinx wants it, in place; `path` is the repository's."""
+def page(notebook, path=None):
+    """The notebook as Sphinx wants it, in place.
+
+    With its `path` in the repository it gets a row of links below its title.
+    """
     cells = notebook["cells"]
-    row = address.launch(address.launch_links(notebook, path))
+    links = address.launch_links(notebook, path) if path else []
     texts = [cell for cell in cells if cell["cell_type"] == "markdown"]
     for cell, text in zip(texts, one_title([c["source"] for c in texts]), strict=True):
         cell["source"] = address.without_badges(text)
-    title, _, rest = cells[0]["source"].partition("\n")
-    cells[0]["source"] = f"{title}\n\n{row}\n\n{rest.lstrip()}".rstrip()
+    if links:
+        title, _, rest = cells[0]["source"].partition("\n")
+        row = address.launch(links)
+        cells[0]["source"] = f"{title}\n\n{row}\n\n{rest.lstrip()}".rstrip()
     for cell in cells:
         if cell["source"].strip() == notebooks.INSTALL_CELL.strip():
             cell["metadata"]["tags"] = ["hide-input"]
