@@ -83,6 +83,7 @@ def test_untouched_exercise_runs_to_its_end(path):
 CONFIG = """
 c = get_config()
 c.CourseDirectory.course_id = "course"
+c.ExecutePreprocessor.timeout = 300  # as INSTRUCTORS.md says
 """
 
 
