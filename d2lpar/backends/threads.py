@@ -34,7 +34,7 @@ def innermost_user(traceback):
 
 
 def is_users(name):
-    """Return whether a file of that name is the user's, not torch's, ours or Python's."""
+    """Return whether a file is the user's, and not torch's, ours or Python's."""
     return not name.startswith((_TORCH, _OURS, "<frozen")) and not name.startswith(
         sys.base_prefix
     )
