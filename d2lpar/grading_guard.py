@@ -21,7 +21,8 @@ SOCKETS = {"socket.connect", "socket.bind"}
 ENDS = {"os.kill", "os.killpg"}
 WATCHED = PROGRAMS | set(CHANGES) | LOOKS | SOCKETS | ENDS | {"open"}
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-OPEN_TO_ALL = ("/dev/null", "/dev/shm/", "/dev/tty", "/proc/self/")
+# Where nothing remains; memory and pipes of ranks are in /proc.
+OPEN_TO_ALL = ("/dev/null", "/dev/shm/", "/dev/tty", "/proc/", "/memfd:")
 
 
 class Watch:
@@ -29,17 +30,19 @@ class Watch:
 
     work      the folder that it may write into
     secret    folders that it may not read from
+    judge     the process that nobody here may look at, or end
     """
 
-    def __init__(self, work, secret, checking=False):
+    def __init__(self, work, secret, judge, checking=False):
         self.work, self.checking = os.path.realpath(work), checking
+        self.judge = judge
         self.secret = tuple(os.path.realpath(folder) + os.sep for folder in secret)
         self.asking = threading.local()  # its own questions are audited, too
         sys.addaudithook(self)
 
     def for_a_rank(self):
         """(what to call, its arguments): a rank's process has the same guard."""
-        return Watch, (self.work, self.secret, self.checking)
+        return Watch, (self.work, self.secret, self.judge, self.checking)
 
     def __call__(self, event, args):
         if event not in WATCHED or getattr(self.asking, "now", False):
@@ -58,7 +61,7 @@ class Watch:
                 self._file(args[index], os.O_WRONLY)
         elif event in PROGRAMS:
             raise PermissionError("a submission starts no programs")
-        elif event in ENDS and not _ones_own(args[0]):
+        elif event in ENDS and args[0] in (self.judge, os.getppid(), 0, -1):
             raise PermissionError("a submission ends no other process")
         elif self.checking:
             self._while_checking(event)
@@ -70,31 +73,35 @@ class Watch:
         path = os.path.realpath(named)
         if path.startswith(self.secret):
             raise PermissionError("a submission does not read solutions")
-        if _of_another_process(named) or _of_another_process(path):
+        if self._of_a_stranger(named) or self._of_a_stranger(path):
             raise PermissionError("a submission looks at no other process")
-        if flags & WRITING and not named.startswith(OPEN_TO_ALL):
+        if flags & WRITING and not path.startswith(OPEN_TO_ALL):
             if self.checking and _of_submission():
                 raise PermissionError("an answer writes no files")
             if not (path + os.sep).startswith(self.work + os.sep):
                 raise PermissionError("a submission writes into its own folder only")
+
+    def _of_a_stranger(self, path):
+        """Is it in /proc, of a process that is no rank of this submission?"""
+        parts = path.split("/")[1:3]
+        if len(parts) < 2 or parts[0] != "proc" or not parts[1].isdigit():
+            return False
+        if int(parts[1]) == os.getpid():
+            return False
+        try:
+            with open(f"/proc/{parts[1]}/environ", "rb") as file:
+                words = file.read().split(b"\0")
+        except OSError:
+            return True
+        work = [word[14:] for word in words if word.startswith(b"D2LPAR_GRADED=")]
+        mine = [os.path.realpath(os.fsdecode(folder)) == self.work for folder in work]
+        return int(parts[1]) == self.judge or not any(mine)
 
     def _while_checking(self, event):
         if event in SOCKETS and _of_submission():
             raise PermissionError("an answer opens no connections")
         if event in LOOKS and _is_cell(sys._getframe(3)):
             raise PermissionError("an answer does not look at its callers")
-
-
-def _of_another_process(path):
-    """Is it in /proc, below a number that is not ours?"""
-    parts = path.split("/")[1:3]
-    other = len(parts) == 2 and parts[0] == "proc" and parts[1].isdigit()
-    return other and int(parts[1]) != os.getpid()
-
-
-def _ones_own(process):
-    """Neither the judge, who is the parent, nor a whole group, nor everybody."""
-    return process not in (os.getppid(), 0, -1)
 
 
 def _of_submission():

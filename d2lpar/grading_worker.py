@@ -69,7 +69,10 @@ def main():
             tell(problem=ENDED.format(error))
         except Forbidden:
             tell(problem=FORGED)
-    runner.process.kill()
+        except BaseException as error:  # the next exercise may be unlike this one
+            tell(problem=f"the judge gave up: {sentence(error)}")
+        finally:
+            runner.process.kill()
     os._exit(0)
 
 
