@@ -1,6 +1,5 @@
 """`run`: one function on every rank of a cluster, in one of three worlds."""
 
-import contextlib
 import inspect
 import os
 import sys
@@ -12,7 +11,7 @@ from . import ship
 from .backends import torch_private, versions
 from .backends.ledger import Ledger
 from .cluster import Cluster
-from .errors import RankError
+from .progress import Progress, in_notebook
 from .runs import Run
 from .timeline import Timeline
 
@@ -37,7 +36,7 @@ def defaults(world_size=None, backend=None, cluster=None, device=None):
     _defaults.update(
         {name: value for name, value in given.items() if value is not None}
     )
-    if backend in ("gloo", "auto") or (_in_notebook() and world_size not in (None, 1)):
+    if backend in ("gloo", "auto") or (in_notebook() and world_size not in (None, 1)):
         from .backends import processes
 
         processes.warm()  # the first run on processes need not wait for it
@@ -66,11 +65,18 @@ def run(
                 "auto": "nccl" with at least `world_size` GPUs, else "gloo"
     cluster     the `Cluster` that "sim" simulates
     device      "cuda" shares one GPU in "sim" and "gloo"; "meta" computes no values
-    timeout     seconds without any communication call, print or return, then it ends
+    timeout     real seconds without progress, after which the run ends
     buffered    "sim": small messages leave before they are received, as on sockets
 
+    A rank makes progress when it starts or ends a communication call, prints or
+    returns.  Sleeping and looking at `is_completed()` is none, and printing alone ends
+    after ten timeouts.  A run of more than three seconds shows, on a terminal or in a
+    notebook, what each rank does and how many steps of progress it has made;
+    D2LPAR_PROGRESS=0 in the environment turns that off.
+
     Raises RankError (DeadlockError, MismatchError) where a rank fails, ValueError or
-    TypeError for bad arguments, RuntimeError where the hardware is missing.
+    TypeError for bad arguments, RuntimeError where the hardware is missing.  Ctrl-C is
+    a KeyboardInterrupt that has a line for every rank, and the Run so far.
     """
     _not_inside_a_rank()
     ours = (world_size, backend, cluster, device, timeout, seed, buffered)
@@ -79,7 +85,7 @@ def run(
     world = _World(world_size, backend, cluster, device)
     versions.check()
     payload = _packed(fn, args, kwargs)
-    with _progress() as progress:
+    with Progress() as progress:
         outcome = world.launch(payload, timeout, seed, buffered, progress)
     return _finished(outcome, world)
 
@@ -189,10 +195,12 @@ class _World:
         first = not self.torchrun or os.environ["RANK"] == "0"
         live = os.environ.get("D2LPAR_LIVE") == "1" and not self.torchrun
         if (first or outcome.failure) and not live:
-            print(result.output, end="", flush=True)
+            shown = "".join(_shown(r.output, outcome.failure) for r in outcome.reports)
+            print(shown, end="", flush=True)
         for report in outcome.reports:
             if report.errors:
-                print(_whole_lines(report.errors), end="", file=sys.stderr, flush=True)
+                text = _shown(report.errors, outcome.failure)
+                print(text, end="", file=sys.stderr, flush=True)
 
 
 def _from(variable, check):
@@ -277,6 +285,19 @@ def _whole_lines(text):
     return text if not text or text.endswith("\n") else text + "\n"
 
 
+SHOWN = 20_000  # characters; what more a rank of a failed run has printed is cut
+
+
+def _shown(text, failed):
+    """What a rank has printed; of a failed run's endless prints, the two ends."""
+    text = _whole_lines(text)
+    if not failed or len(text) <= SHOWN:
+        return text
+    half, left_out = SHOWN // 2, len(text) - SHOWN
+    note = f"\n... {left_out:,} characters are only in the error's .run.output ...\n"
+    return text[:half] + note + text[-half:]
+
+
 def _silent_mismatch(outcome):
     """The error for ends of a message that do not fit but passed, or None."""
     statuses = Ledger([report.entries for report in outcome.reports]).mismatch()
@@ -285,75 +306,6 @@ def _silent_mismatch(outcome):
     from .backends import explain
 
     return explain.mismatch(*statuses)
-
-
-@contextlib.contextmanager
-def time_limit(seconds):
-    """Inside, a run that takes longer ends with a RankError, however busy it is."""
-    global _limit
-    outer, _limit = _limit, seconds
-    try:
-        yield
-    finally:
-        _limit = outer
-
-
-_limit = float("inf")
-
-
-@contextlib.contextmanager
-def _progress():
-    """Gives progress(seconds, activity), which shows a line on runs that are long."""
-    silent = os.environ.get("D2LPAR_PROGRESS") == "0"
-    line = None
-
-    def progress(seconds, activity):
-        nonlocal line
-        if seconds > _limit:
-            raise RankError(f"not at an end after {_limit:g} s and {activity:,} calls")
-        if seconds > 3 and not silent:
-            line = line or _Line()
-            line.update(f"{seconds:.0f} s, {activity:,} calls and prints")
-
-    try:
-        yield progress
-    finally:
-        if line is not None:
-            line.stop()
-
-
-def _in_notebook():
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    return getattr(shell, "kernel", None) is not None
-
-
-class _Line:
-    """One line that changes: in a notebook's cell, on a terminal, else nowhere."""
-
-    def __init__(self):
-        self._cell = self._status = None
-        if _in_notebook():
-            from IPython.display import display
-
-            self._cell = display({"text/plain": ""}, raw=True, display_id=True)
-        elif sys.stderr.isatty():
-            from rich.console import Console
-            from rich.status import Status
-
-            self._status = Status("", console=Console(stderr=True))
-            self._status.start()
-
-    def update(self, text):
-        if self._cell is not None:
-            self._cell.update({"text/plain": f"running: {text}"}, raw=True)
-        elif self._status is not None:
-            self._status.update(text)
-
-    def stop(self):
-        if self._cell is not None:
-            self._cell.update({"text/plain": ""}, raw=True)
-        elif self._status is not None:
-            self._status.stop()
 
 
 def _resolve_device():

@@ -176,6 +176,8 @@ def _outputs(cell, count):
     done = []
     for output in cell["outputs"]:
         kind = output["output_type"]
+        if output.get("metadata", {}).get("d2lpar") == "progress":
+            continue
         if kind == "stream":
             last = done[-1] if done else {}
             if last.get("name") == output["name"]:

@@ -1,7 +1,11 @@
 """Broken programs end soon, name the culprit and its line, and leave nothing."""
 
+import contextlib
+import datetime
+import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -14,6 +18,8 @@ import torch.distributed as dist
 import d2lpar
 from conftest import WATCHDOG
 from d2lpar import DeadlockError, MismatchError, RankError
+from d2lpar.backends import patience
+from d2lpar.backends.pipes import OUTPUT_LIMIT
 
 TIMEOUT = 5.0  # seconds until a run counts as stuck
 BOTH = pytest.mark.parametrize("backend", ["sim", "gloo"])
@@ -294,6 +300,326 @@ def test_endless_loop(backend):
     assert error.rank == 1
 
 
+# what goes on for ever and says so
+
+
+def polls(pause):
+    if dist.get_rank() == 1:
+        work = dist.irecv(torch.ones(1), 0)
+        while not work.is_completed():  # polls
+            if pause:
+                d2lpar.sleep(pause)  # sleeps
+
+
+@BOTH
+@pytest.mark.parametrize("pause", [0, 1e-3])
+def test_endless_looks_at_a_call(backend, pause):
+    error = fails(polls, pause, backend=backend)
+    names(error, f"no progress for {TIMEOUT:g} s: rank 1 asks again and again")
+    names(error, "whether recv(src=0) is_completed() at ", "Call wait() instead")
+    names(error, "rank 1: polls recv(src=0), ", "rank 0: returned")
+    assert error.rank == 1 and error.call == "recv(src=0)"
+    lines = [line_of(polls, "# polls"), line_of(polls, "# sleeps")]
+    assert error.line.endswith(tuple(lines))
+
+
+def gives_up():
+    if dist.get_rank() == 1:
+        dist.barrier()
+        return dist.send(torch.ones(1), 0)
+    work, looks = dist.irecv(torch.ones(1), 1), 0
+    while not work.is_completed():
+        looks += 1
+        if looks == 100:
+            dist.barrier()
+    return looks
+
+
+@BOTH
+def test_looks_that_end_are_allowed(backend):
+    run = d2lpar.run(gives_up, world_size=2, backend=backend, timeout=20.0)
+    assert run.results[0] >= 100
+
+
+def waits_in_vain():
+    if dist.get_rank() == 0:
+        work = dist.irecv(torch.ones(1), 1)
+        while True:
+            with contextlib.suppress(RuntimeError):
+                work.wait(datetime.timedelta(seconds=0.1))
+
+
+def test_endless_waits_with_a_timeout():
+    error = fails(waits_in_vain, n=2, backend="gloo")
+    names(error, "rank 0: ", "recv(src=1)", "rank 1: returned")
+
+
+def sleeps_on():
+    while dist.get_rank() == 0:
+        d2lpar.sleep(1e-9)
+
+
+def test_so_many_sleeps_are_too_many(monkeypatch):
+    monkeypatch.setattr(patience, "NAPS", 1000)
+    error = fails(sleeps_on, n=2)
+    names(error, "no progress in 1,000 sleeps: rank 0", "tests/test_failures.py:")
+
+
+def prints_on(way):
+    while dist.get_rank() == 1:
+        if way == "text":
+            print("x" * 1_000_000)  # text
+        elif way == "characters":
+            print("x" * 200, end="")  # characters
+        elif way == "bytes":
+            sys.stdout.buffer.write(b"x" * 1_000_000)  # bytes
+        else:
+            print("x" * 1_000_000, file=sys.stderr)  # errors
+
+
+@BOTH
+@pytest.mark.parametrize("way", ["text", "characters", "bytes", "errors"])
+def test_endless_prints(backend, way, monkeypatch):
+    out, err = Counted(), Counted()
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setattr(sys, "stderr", err)
+    error = fails(prints_on, way, backend=backend)
+    names(error, "rank 1 has printed 3", "MB at ", "may print 32.0 MB together")
+    names(error, line_of(prints_on, f"# {way}"), "rank 0: returned")
+    assert error.rank == 1
+    if way != "errors":
+        kept = len(error.run.output)
+        assert OUTPUT_LIMIT * 0.9 < kept <= OUTPUT_LIMIT + 1
+        assert 20_000 <= out.count < 30_000  # its two ends
+        assert "characters are only in the error's .run.output" in out.text
+    assert err.count <= OUTPUT_LIMIT
+
+
+class Counted:
+    """Stands for a stream; keeps how much was written, and of it a little."""
+
+    def __init__(self):
+        self.count, self.text = 0, ""
+
+    def write(self, text):
+        self.count += len(text)
+        self.text += text if len(self.text) < 30_000 else ""
+        return len(text)
+
+    def flush(self):
+        pass
+
+
+@BOTH
+def test_endless_prints_that_are_streamed(backend, monkeypatch):
+    monkeypatch.setenv("D2LPAR_LIVE", "1")
+    out = Counted()
+    monkeypatch.setattr(sys, "stdout", out)
+    error = fails(prints_on, "characters", backend=backend)
+    names(error, "rank 1 has printed 3", line_of(prints_on, "# characters"))
+    assert OUTPUT_LIMIT * 0.9 < out.count <= OUTPUT_LIMIT
+
+
+def talks():
+    while dist.get_rank() == 1:
+        print("still here")  # talks
+        time.sleep(0.05)
+
+
+@BOTH
+def test_prints_alone_are_no_progress_for_ever(backend, monkeypatch):
+    monkeypatch.setattr(patience, "TALK", 0.3)
+    error = fails(talks, backend=backend)
+    names(error, f"nothing but prints for {0.3 * TIMEOUT:g} s: rank 1 prints")
+    names(error, " bytes so far at ", "End its loop")
+    lines = [line_of(talks, text) for text in ("while", "# talks", "time.sleep")]
+    assert error.rank == 1 and error.line.endswith(tuple(lines))
+
+
+# what ranks leave of the process in which they are threads
+
+
+class Items(torch.utils.data.Dataset):
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, i):
+        if i == 5:
+            raise ValueError("no item 5")
+        return torch.ones(2) * i
+
+
+def loads(where):
+    fork = {"num_workers": 2, "multiprocessing_context": "fork"}
+    for _ in torch.utils.data.DataLoader(Items(), batch_size=2, **fork):
+        if where == "around":
+            raise RuntimeError("between two batches")
+
+
+def starts(how):
+    fork = multiprocessing.get_context("fork")
+    if how == "Popen":
+        shell = "sleep 1000 & sleep 1001"
+        subprocess.Popen(shell, shell=True, stdout=subprocess.PIPE)
+    elif how == "thread":
+        sleep = ["sleep", "1000"]
+        thread = threading.Thread(target=subprocess.Popen, args=[sleep])
+        thread.start()
+        thread.join()
+    elif how == "Process":
+        fork.Process(target=time.sleep, args=[1000]).start()
+    else:
+        globals()["pool"] = fork.Pool(2)
+    dist.barrier()
+    return how
+
+
+def starts_and_fails(how):
+    starts(how)
+    if dist.get_rank() == 1:
+        raise RuntimeError("after a start")
+
+
+def left():
+    """Children, threads and descriptors; the caller's own are among them."""
+    me = psutil.Process()
+    children = {p.pid for p in me.children(True) if p.status() != "zombie"}
+    return children, threading.active_count(), me.num_fds()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the processes are forked")
+@pytest.mark.filterwarnings("ignore:This DataLoader")
+@pytest.mark.parametrize(
+    "fn, argument",
+    [(loads, "around"), (loads, "in a worker")]
+    + [(starts_and_fails, how) for how in ("Popen", "thread", "Process", "Pool")],
+)
+def test_processes_of_a_failed_rank_end_with_the_run(fn, argument):
+    d2lpar.run(healthy, world_size=2, backend="sim")
+    with subprocess.Popen(["sleep", "1000"]) as ours:
+        before = left()
+        with pytest.raises(RankError) as caught:
+            d2lpar.run(fn, argument, world_size=2, backend="sim")
+        assert left() == before  # while the error is there, as in a notebook
+        assert str(caught.value)
+        ours.kill()
+    assert d2lpar.run(healthy, world_size=2, backend="sim").results == [6.0] * 2
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the processes are forked")
+@pytest.mark.parametrize("how", ["Popen", "thread", "Process", "Pool"])
+def test_processes_of_ranks_end_with_the_run(how):
+    d2lpar.run(healthy, world_size=2, backend="sim")
+    before, start = left(), (subprocess.Popen.__init__, threading.Thread.start)
+    assert d2lpar.run(starts, how, world_size=2, backend="sim").results == [how] * 2
+    assert left() == before
+    assert (subprocess.Popen.__init__, threading.Thread.start) == start
+
+
+def test_what_the_kernel_starts_meanwhile_goes_on(tmp_path):
+    flag = tmp_path / "started"
+
+    def waits_for_the_kernel():
+        while not flag.exists():
+            time.sleep(0.01)
+
+    def start():
+        started.append(subprocess.Popen(["sleep", "1000"]))
+        flag.touch()
+
+    started = []
+    timer = threading.Timer(0.3, start)
+    timer.start()
+    d2lpar.run(waits_for_the_kernel, world_size=2, backend="sim")
+    timer.join()
+    assert started[0].poll() is None
+    started[0].kill()
+    started[0].wait()
+
+
+def deletes_its_folder(go_there, folder):
+    if dist.get_rank() == 0:
+        if go_there:
+            os.chdir(folder)
+        os.rmdir(folder)
+    dist.barrier()
+
+
+@BOTH
+def test_a_deleted_working_directory(backend, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for go_there in (True, False):
+        folder = tmp_path / "for a while"
+        folder.mkdir()
+        if not go_there:
+            monkeypatch.chdir(folder)
+        run = d2lpar.run(
+            deletes_its_folder, go_there, folder, world_size=2, backend=backend
+        )
+        again = d2lpar.run(healthy, world_size=2, backend=backend)
+        assert again.results == [6.0] * 2
+        with pytest.raises(RankError) as caught:
+            d2lpar.run(divide, world_size=2, backend=backend)
+        names(caught.value, line_of(divide, "1 / 0"))
+        if go_there:
+            assert os.getcwd() == str(tmp_path) and not run.warnings
+        elif backend == "sim":
+            [sentence] = run.warnings
+            assert sentence.startswith(
+                f"A rank deleted the working directory, {folder}"
+            )
+
+
+def patches(what):
+    def mine(*args, **kwargs):
+        return None
+
+    dist.barrier()
+    if dist.get_rank() == 0:
+        if what == "function":
+            dist.all_reduce = dist.distributed_c10d.all_reduce = mine
+        elif what == "class":
+            torch.Tensor.sum = None
+        else:
+            del dist.init_process_group
+    dist.barrier()
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "what, name",
+    [
+        ("function", "torch.distributed.all_reduce"),
+        ("class", "torch.Tensor.sum"),
+        ("deleted", "torch.distributed.init_process_group"),
+    ],
+)
+def test_what_a_rank_replaces_in_torch_is_put_back(backend, what, name):
+    before = dist.all_reduce, torch.Tensor.sum, dist.init_process_group
+    run = d2lpar.run(patches, what, world_size=2, backend=backend)
+    assert (dist.all_reduce, torch.Tensor.sum, dist.init_process_group) == before
+    again = d2lpar.run(healthy, world_size=2, backend=backend)
+    assert again.results == [6.0] * 2 and not again.warnings
+    if backend == "sim":
+        [sentence] = run.warnings
+        assert sentence.startswith(f"A rank replaced {name}")
+
+
+def writes_bytes():
+    print("text", dist.get_rank())
+    sys.stdout.buffer.write("bytes \u00e9\n".encode())
+    sys.stdout.writelines(["lines\n"])
+    print("more text")
+
+
+@BOTH
+def test_bytes_arrive_among_the_text_of_their_rank(backend, capsys):
+    run = d2lpar.run(writes_bytes, world_size=2, backend=backend)
+    text = "text {}\nbytes \u00e9\nlines\nmore text\n"
+    assert run.output == text.format(0) + text.format(1)
+    assert capsys.readouterr().out == run.output
+
+
 def exits(how):
     dist.barrier()
     if dist.get_rank() == 1:
@@ -337,7 +663,9 @@ def returns_a_lock():
 
 @BOTH
 def test_result_that_cannot_be_copied(backend):
-    names(fails(returns_a_lock, n=2, backend=backend), "rank 0", "cannot be copied")
+    error = fails(returns_a_lock, n=2, backend=backend)
+    names(error, "rank 0", "cannot be copied", "_thread.lock")
+    names(error, line_of(returns_a_lock, "def returns_a_lock"))
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from conftest import ROOT
-from d2lpar import execution, notebooks
+from d2lpar import execution, notebooks, progress
 
 CHAPTERS = sorted(ROOT.glob("chapters/*.ipynb"))
 COMMITTED = CHAPTERS + sorted(ROOT.glob("solutions/*.ipynb"))
@@ -203,6 +203,13 @@ def test_streams_that_touch_are_one():
     outputs = [stream("a\n"), stream("b\n"), stream("10%\r20%\rdone\n"), stream("")]
     done = notebooks.normalise(book(code("f()", *outputs)))
     assert done["cells"][0]["outputs"] == [stream("a\nb\ndone\n")]
+
+
+def test_the_progress_of_a_run_is_not_kept():
+    empty = {"text/plain": ""}
+    shown = {"output_type": "display_data", "data": empty, "metadata": progress.MARK}
+    done = notebooks.normalise(book(code("f()", stream("a\n"), shown)))
+    assert done["cells"][0]["outputs"] == [stream("a\n")]
 
 
 def test_tracebacks_have_no_files_and_no_colours():

@@ -49,7 +49,7 @@ schedule
 gantt
 plots
 timeline
-cluster data layers model_zoo
+cluster data layers model_zoo progress
 errors
 """
 HEIGHT = {

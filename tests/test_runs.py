@@ -1,12 +1,17 @@
 """Runs and their comparison: exact lines, exact tables, exact figures."""
 
+import io
 import pickle
+import sys
 from dataclasses import dataclass
 from html.parser import HTMLParser
 
 import numpy as np
 import pytest
 
+from d2lpar import progress
+from d2lpar.backends.calls import Call
+from d2lpar.backends.engine import Status, waiting
 from d2lpar.cluster import Cluster
 from d2lpar.runs import Comparison, Run, compare
 from d2lpar.timeline import Event, Timeline
@@ -172,3 +177,77 @@ def test_what_is_no_run_is_named():
     assert str(error.value) == (
         "compare wants runs by name, such as compare(ring=run1)."
     )
+
+
+# what a long run shows
+
+
+def shown(statuses):
+    from rich.console import Console
+
+    console = Console(file=io.StringIO(), width=88)
+    console.print(progress.picture(statuses, 12.3))
+    return [line.rstrip() for line in console.file.getvalue().splitlines()]
+
+
+def test_the_progress_of_a_run_is_a_row_per_rank():
+    recv = waiting(Call("recv", "g", (0, 1), 0, peer=1))
+    statuses = [
+        Status(0, "blocked", recv, steps=1234),
+        Status(1, "running", polls=recv),
+        Status(2, "running"),
+        Status(3, "returned", steps=5),
+    ]
+    head, *rows = shown(statuses)
+    assert head.startswith("12 s ") and head.endswith("1 of 4 ranks returned")
+    assert [row.split("  ")[1].strip() for row in rows] == [
+        "in recv(src=1)",
+        "polls recv(src=1)",
+        "computing",
+        "returned",
+    ]
+    assert rows[0].endswith("1,234 steps") and rows[3].endswith("5 steps")
+
+
+def test_many_ranks_that_do_the_same_share_a_row():
+    ranks = tuple(range(1024))
+    calls = [waiting(Call("recv", "g", ranks, r, peer=(r - 1) % 1024)) for r in ranks]
+    statuses = [Status(r, "blocked", calls[r], steps=2) for r in ranks[:-1]]
+    head, *rows = shown([*statuses, Status(1023, "returned")])
+    assert head.endswith("1 of 1024 ranks returned")
+    assert rows == [
+        "1023 ranks  in recv(src=...)  2,046 steps",
+        "1 ranks     returned          0 steps",
+    ]
+
+
+def test_a_display_that_fails_does_not_end_the_run(monkeypatch):
+    class Broken:
+        def show(self, picture):
+            raise OSError("the terminal is gone")
+
+        end = show
+
+    monkeypatch.setenv("D2LPAR_PROGRESS", "1")
+    monkeypatch.setattr(progress, "_where", Broken)
+    with progress.Progress() as show:
+        show(5.0, 1, lambda: [Status(0)])
+        show(9.0, 1, lambda: [Status(0)])
+
+
+def test_a_terminal_is_left_as_it_was(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.setenv("D2LPAR_PROGRESS", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    out = sys.stdout
+    with progress.Progress() as show:
+        show(2.0, 1, lambda: [Status(0)])
+        assert sys.stderr.getvalue() == ""  # not long yet
+        show(5.0, 1, lambda: [Status(0), Status(1, "returned")])
+        assert "1 of 2 ranks returned" in sys.stderr.getvalue()
+        assert sys.stdout is out  # what ranks print goes where it went
+    assert sys.stderr.getvalue().endswith("\x1b[1A\x1b[2K" * 3)  # three lines erased

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 import tracemalloc
 
@@ -668,8 +669,6 @@ SOAK = int(os.environ.get("D2LPAR_SOAK", "1"))  # 5 for the long way
 
 @pytest.mark.parametrize("backend, times", [("sim", 200), ("gloo", 40)])
 def test_many_runs_leave_nothing(backend, times):
-    import threading
-
     import psutil
 
     me = psutil.Process()
@@ -700,6 +699,61 @@ def test_a_rank_that_leaves_is_no_longer_counted_when_the_next_one_runs(monkeypa
     monkeypatch.setattr(Simulator, "_next", watched)
     d2lpar.run(dist.get_rank, world_size=4, backend="sim")
     assert counted == [3, 2, 1, 0]
+
+
+def computes_while_another_fails():
+    if dist.get_rank() == 0:
+        dist.recv(torch.ones(1), 1)
+    if dist.get_rank() == 2:
+        raise ValueError("too small")
+    return dist.get_rank()
+
+
+def test_ranks_that_leave_are_not_interrupted(monkeypatch):
+    from d2lpar.backends.simulator import Simulator
+
+    escaped, leave = [], Simulator.leave
+
+    def slowly(simulator, engine):
+        end = time.monotonic() + 0.3  # as on a busy machine
+        while time.monotonic() < end:
+            pass
+        leave(simulator, engine)
+
+    monkeypatch.setattr(Simulator, "leave", slowly)
+    monkeypatch.setattr(threading, "excepthook", escaped.append)
+    with pytest.raises(d2lpar.RankError, match="rank 2 raised ValueError: too small"):
+        sim(computes_while_another_fails, n=3)
+    assert escaped == []
+
+
+@pytest.mark.parametrize("delay", [0, 1e-4, 1e-3])
+def test_an_interrupt_never_leaves_the_part_that_it_is_for(delay):
+    from d2lpar.backends.threads import Interruptible
+
+    class Enough(BaseException):
+        pass
+
+    escaped, ended = [], []
+
+    def live(part):
+        try:
+            try:
+                part.run(lambda: time.sleep(delay))
+            except Enough:
+                pass
+            ended.append([None for _ in range(300)])  # nothing arrives here
+        except Enough as error:
+            escaped.append(error)
+
+    for _ in range(200):
+        part = Interruptible()
+        thread = threading.Thread(target=live, args=[part])
+        thread.start()
+        while thread.is_alive():
+            part.interrupt(Enough)
+        thread.join()
+    assert (len(ended), escaped) == (200, [])
 
 
 several_processors = pytest.mark.skipif(

@@ -59,6 +59,7 @@ class Call:
     where = ("", 0)  # file and line of the caller
     batch = 0  # nonzero inside batch_isend_irecv
     source = None  # the sender of a message, where it is known
+    waited_for = False  # has the rank begun to wait for it?
     done, finish = False, 0.0  # is it complete, and since when, in virtual time
     _meta = None
     _index = None

@@ -37,6 +37,18 @@ def _origin(name):
     return _TORCHS if library else _USER
 
 
+def is_library(value):
+    """Is this function or class torch's or that of an installed package?"""
+    code = getattr(value, "__code__", None)
+    if code is not None:
+        return _origin(code.co_filename) == _TORCHS
+    module = getattr(value, "__module__", None) or ""
+    if module.partition(".")[0] == "torch":
+        return True
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return isinstance(value, type) and bool(file) and _origin(file) == _TORCHS
+
+
 def where_called():
     """(file, line) of the innermost caller outside of torch and of this package.
 
@@ -83,6 +95,9 @@ class Status:
     open: list = field(default_factory=list)  # calls started and not yet complete
     where: tuple = ("", 0)  # the line it executes, where known
     note: str = ""
+    polls: Waiting | None = None  # the call at whose is_completed() it looks
+    steps: int = 0  # how many calls it has started and ended
+    printed: int = 0  # bytes
 
 
 def waiting(call):

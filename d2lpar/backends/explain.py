@@ -3,13 +3,14 @@
 Both worlds bring the same material, a `Status` per rank, so both say the same.
 """
 
+import contextlib
 import linecache
 import os
 import re
 import sys
 from collections import Counter
 
-from ..errors import DeadlockError, MismatchError, RankError
+from ..errors import DeadlockError, Interrupted, MismatchError, RankError
 from .calls import MESSAGES
 from .texts import short
 from .threads import innermost_user
@@ -17,6 +18,7 @@ from .threads import innermost_user
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _STATES = {
     "running": "running",
+    "ready": "waits for its turn",
     "returned": "returned",
     "stopped": "stopped",
     "failed": "failed",
@@ -36,8 +38,9 @@ def place(where):
         inside = os.path.relpath(file, os.path.dirname(_PACKAGE))
         if inside.startswith(os.path.basename(_PACKAGE) + os.sep):
             return f"{inside}:{line}"
-    here = os.getcwd() + os.sep
-    return f"{file[len(here) :] if file.startswith(here) else file}:{line}"
+    with contextlib.suppress(FileNotFoundError):  # the folder was deleted
+        file = file.removeprefix(os.getcwd() + os.sep)
+    return f"{file}:{line}"
 
 
 def _cell_number(file):
@@ -62,6 +65,8 @@ def line_of(status):
         text, where = call.text, call.where
     elif status.state in ("returned", "stopped"):
         text, where = _STATES[status.state], ("", 0)
+    elif status.polls is not None:
+        text, where = f"polls {status.polls.text}", status.where
     else:
         text, where = _STATES.get(status.state, status.state), status.where
     if status.note:
@@ -186,23 +191,76 @@ def deadlock(statuses):
     return _error(DeadlockError, head, culprit, statuses)
 
 
-def stuck(statuses, timeout):
-    """The error for a run in which nothing happened for `timeout` seconds."""
+def stuck(statuses, without):
+    """The error for a run that took too long; `without` is "no progress for 2 s"."""
     busy = [s for s in statuses if s.state == "running" and s.call is None]
     if not busy:
         error = deadlock(statuses)
-        error.args = (error.args[0].replace("deadlock:", _no_progress(timeout), 1),)
+        error.args = (error.args[0].replace("deadlock", without, 1),)
         return error
-    ranks = [status.rank for status in busy]
+    polling = [status for status in busy if status.polls]
+    if len(polling) == len(busy):
+        return _polling(polling, statuses, without)
+    if without.startswith("nothing but prints"):
+        return _talking(busy, statuses, without)
+    ranks = [status.rank for status in busy if not status.polls]
     head = (
-        f"{_no_progress(timeout)} {_names(ranks)} did not come to a communication "
+        f"{without}: {_names(ranks)} did not come to a communication "
         "call, print or return: an endless loop, or work longer than `timeout`."
     )
     return _error(RankError, head, ranks[0], statuses)
 
 
-def _no_progress(timeout):
-    return f"no progress for {timeout:g} s:"
+def _polling(polling, statuses, without):
+    first, *others = polling
+    more = f", like {_names([s.rank for s in others])}" if others else ""
+    head = (
+        f"{without}: rank {first.rank} asks again and again whether {first.polls.text} "
+        f"is_completed(){_at(first)}{more}, and no message moves. Call wait() instead: "
+        "it tells which rank is missing."
+    )
+    error = _error(RankError, head, first.rank, statuses, line=first.where)
+    error.call = first.polls.text
+    return error
+
+
+def _talking(busy, statuses, without):
+    status = max(busy, key=lambda status: status.printed)
+    head = (
+        f"{without}: rank {status.rank} prints and does nothing else, "
+        f"{_size(status.printed)} so far{_at(status)}. End its loop, or give run a "
+        "longer `timeout`."
+    )
+    return _error(RankError, head, status.rank, statuses, line=status.where)
+
+
+def printed_too_much(statuses, limit):
+    """The error for ranks that have printed more than `limit` bytes together."""
+    status = max(statuses, key=lambda status: status.printed)
+    head = (
+        f"rank {status.rank} has printed {_size(status.printed)}{_at(status)}. The "
+        f"ranks of a run may print {_size(limit)} together. Print less often, or write "
+        "to a file, and look whether the loop around the print ends."
+    )
+    return _error(RankError, head, status.rank, statuses, line=status.where)
+
+
+def interrupted(statuses, seconds):
+    """The KeyboardInterrupt of a run: what every rank was doing."""
+    head = f"interrupted after {seconds:.1f} s. The ranks were here:"
+    return Interrupted(f"{head}\n{table(statuses)}")
+
+
+def _at(status):
+    """ " at cell [3]:4", or nothing where that is not known."""
+    return f" at {place(status.where)}" if status.where[0] else ""
+
+
+def _size(count):
+    """Bytes as people say them: 950 bytes, 32.0 MB."""
+    if count < 1000:
+        return f"{count} bytes"
+    return f"{count / 1e6:.1f} MB" if count >= 1e6 else f"{count / 1e3:.1f} kB"
 
 
 def rank_failed(statuses, rank, error):
@@ -212,9 +270,8 @@ def rank_failed(statuses, rank, error):
         what = f"called sys.exit({error.code!r})"
     else:
         what = f"raised {type(error).__name__}" + _reason(error)
-    where = f" at {place(status.where)}" if status.where[0] else ""
     code = f"    {source(status.where)}" if source(status.where) else ""
-    head = f"rank {rank} {what}{where}{code}"
+    head = f"rank {rank} {what}{_at(status)}{code}"
     failed = _error(RankError, head, rank, statuses, line=status.where)
     if isinstance(error, BaseException):
         failed.__cause__ = error

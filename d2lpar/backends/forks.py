@@ -121,7 +121,7 @@ def _preparation():
         "memory": _Do(gc.freeze),  # or collecting copies every page of torch's objects
         "name": "rank",
         "authkey": process.current_process().authkey,
-        "sys_path": [path or os.getcwd() for path in sys.path],
+        "sys_path": [path or working_directory() for path in sys.path],
         "sys_argv": sys.argv,
         "guards": [_Do(call, *arguments) for call, arguments in (g() for g in GUARDS)],
     }
@@ -131,6 +131,14 @@ def _preparation():
     if method is not None:
         data["start_method"] = method
     return data
+
+
+def working_directory():
+    """Where this process is, or nothing where that folder was deleted."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return ""
 
 
 class RankProcess(process.BaseProcess):

@@ -25,7 +25,7 @@ from .engine import Status, Waiting
 
 WORDS, RECORD, SIGNATURE, KEPT = 4096, 16384, 4096, 64
 PART = WORDS + 2 * RECORD + KEPT * SIGNATURE
-VERSION, BLOCKED, OPEN, ACTIVITY, STATE, JOINED = range(6)
+VERSION, BLOCKED, OPEN, ACTIVITY, STATE, JOINED, PRINTED, POLLED, LOOKED = range(9)
 STATES = ("starting", "running", "returned", "failed")
 _HEAD = struct.Struct("=IIIII")  # checksum, key, lengths of the three parts
 
@@ -105,6 +105,19 @@ class Journal:
         """How often the rank has done so."""
         return self.words[ACTIVITY]
 
+    def print(self, size):
+        """The rank prints so many bytes."""
+        self.words[PRINTED] += size
+
+    def printed(self):
+        """How many bytes the rank has printed."""
+        return self.words[PRINTED]
+
+    def look(self, call):
+        """The rank looks whether this call is complete, and it is not."""
+        self.words[POLLED] = call
+        self.times[LOOKED] = time.monotonic()
+
     def set_state(self, state):
         """The rank is in one of STATES."""
         self.words[STATE] = STATES.index(state)
@@ -151,8 +164,11 @@ class Journal:
         meta = data[a : a + b]
         return Meta(*marshal.loads(meta)), marshal.loads(data[a + b :]), meta
 
-    def status(self):
-        """What the rank is doing, as far as it has written it down."""
+    def status(self, recent=float("inf")):
+        """What the rank is doing, as far as it has written it down.
+
+        It polls where its latest look was not longer than `recent` seconds ago.
+        """
         state = STATES[self.words[STATE]]
         calls, where = self._record()
         blocked = self.words[BLOCKED]
@@ -162,7 +178,11 @@ class Journal:
             state = "blocked" if call else state
         else:
             call = None
-        return Status(self.rank, state, call, list(calls.values()), where)
+        status = Status(self.rank, state, call, list(calls.values()), where)
+        status.steps, status.printed = self.activity(), self.printed()
+        if state == "running" and time.monotonic() - self.times[LOOKED] < recent:
+            status.polls = calls.get(self.words[POLLED])
+        return status
 
     def _record(self):
         for _ in range(100):

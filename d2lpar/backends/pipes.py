@@ -6,8 +6,12 @@ import io
 import os
 import sys
 import threading
+import time
 
 from .outcome import RankReport
+
+OUTPUT_LIMIT = 32_000_000  # bytes that all ranks of a run together may print
+LINE = 10_000  # characters after which what is not yet a line is shown, too
 
 
 @dataclasses.dataclass
@@ -59,32 +63,54 @@ class Link:
                 self.send(Message("partial", tell()))
 
 
-class Output(io.TextIOWrapper):
-    """A rank's standard output, kept in a file; whatever it prints is progress."""
+class _Counted(io.FileIO):
+    """A file that holds no more than OUTPUT_LIMIT; the journal knows how much it is.
 
-    def __init__(self, fd, beat, link=None):
-        raw = io.FileIO(fd, "w", closefd=False)
+    Who prints on has to wait for the launcher, which has seen it and ends the run.
+    """
+
+    journal = None
+
+    def write(self, data):
+        self.journal.print(memoryview(data).nbytes)
+        while self.journal.printed() > OUTPUT_LIMIT:
+            time.sleep(0.1)
+        return super().write(data)
+
+
+class Output(io.TextIOWrapper):
+    """A rank's standard output, kept in a file; what it prints is in the journal."""
+
+    def __init__(self, fd, journal, link=None):
+        raw = _Counted(fd, "w", closefd=False)
+        raw.journal = journal
         super().__init__(raw, "utf-8", "backslashreplace", "", write_through=True)
-        self._beat, self._link, self._rest = beat, link, ""
+        self._link, self._rest = link, ""
 
     def write(self, text):
         count = super().write(text)
-        self._beat()
         if self._link is not None:
             *lines, self._rest = (self._rest + text).split("\n")
-            if lines:
-                self._link.send(Message("lines", text="\n".join(lines) + "\n"))
+            shown = "".join(line + "\n" for line in lines)
+            if len(self._rest) > LINE:
+                shown, self._rest = shown + self._rest, ""
+            if shown:
+                self._link.send(Message("lines", text=shown))
         return count
 
 
 class Captured(io.StringIO):
-    """What is printed inside is progress and is kept."""
+    """What is printed inside is progress and is kept, up to OUTPUT_LIMIT."""
 
     def __init__(self, beat):
         super().__init__()
         self._beat = beat
 
     def write(self, text):
+        if self.tell() + len(text) > OUTPUT_LIMIT:
+            raise RuntimeError(
+                f"a rank may print {OUTPUT_LIMIT:,} characters, not more"
+            )
         self._beat()
         return super().write(text)
 

@@ -17,8 +17,11 @@ from .interrupts import Interrupts
 from .journal import Board, anonymous_file
 from .outcome import Outcome, RankReport
 from .pairs import number_messages
+from .patience import Patience
+from .pipes import OUTPUT_LIMIT
 
 __all__ = ["launch", "warm"]
+JOINING = 60.0  # seconds without progress, at least, until all ranks are there
 PARTING = 1.0  # seconds in which ranks that have returned may end by themselves
 
 
@@ -27,7 +30,7 @@ def launch(
 ):
     """The Outcome of the packed function on `world_size` processes.
 
-    `timeout` in seconds; `progress(seconds, activity)` is called now and then.
+    `timeout` in seconds; `progress(seconds, activity, glance)` is called now and then.
     Nothing of the processes is left afterwards, whatever happens.
     """
     if multiprocessing.current_process().daemon:
@@ -41,6 +44,8 @@ def launch(
         try:
             run.start(payload, backend, device, seed)
             return run.watch(timeout, progress)
+        except KeyboardInterrupt:
+            return run.interrupted()
         finally:
             run.end()
 
@@ -49,7 +54,8 @@ class _Run:
     """The processes of one run, and what they have told."""
 
     def __init__(self, n, interrupts):
-        self.n, self.interrupts = n, interrupts
+        self.n, self.interrupts, self.started = n, interrupts, time.monotonic()
+        self.recent = float("inf")  # see Journal.status
         self.board = Board(n)
         self.outputs = [anonymous_file() for _ in range(n)]
         self.errors = [anonymous_file() for _ in range(n)]
@@ -98,26 +104,50 @@ class _Run:
 
     def watch(self, timeout, progress):
         """The Outcome, once all have returned or it is known why they will not."""
-        started = since = time.monotonic()
-        seen, deadline = -1, None
+        self.recent, joined = max(1.0, timeout / 2), False
+        patience = Patience(max(timeout, JOINING))
+        started, deadline = time.monotonic(), None
         while len(self.last) + len(self.dead) < self.n:
             self.collect(TICK)
             self.interrupts.check()
             now, activity = time.monotonic(), self.board.activity()
-            if activity != seen:
-                seen, since = activity, now
             if progress is not None:
-                progress(now - started, activity)
+                progress(now - started, activity, self._glance)
             deadline = self._deadline(now, deadline)
             if deadline is not None and now >= deadline:
                 break
-            if deadline is None and now - since > self._patience(timeout):
-                return self._outcome(explain.stuck(self.ask(), timeout))
+            if not joined and self.board.joined():
+                joined, patience = True, Patience(timeout)
+            if deadline is None and (error := self._too_much(patience, activity)):
+                return self._outcome(error)
         return self._outcome(causes.failure(self))
 
-    def _patience(self, timeout):
-        """Seconds without progress; the ranks may take longer to be all there."""
-        return timeout if self.board.joined() else max(timeout, 60.0)
+    def _too_much(self, patience, activity):
+        """The error for a run that takes too long or prints too much, or None."""
+        printed = [self._printed(rank) for rank in range(self.n)]
+        if sum(printed) > OUTPUT_LIMIT:
+            statuses = self.ask()
+            for status in statuses:
+                status.printed = printed[status.rank]
+            return explain.printed_too_much(statuses, OUTPUT_LIMIT)
+        without = patience.over(activity, sum(printed))
+        return explain.stuck(self.ask(), without) if without else None
+
+    def _printed(self, rank):
+        """Bytes that the rank has printed, or that its C code and children have."""
+        files = self.outputs[rank], self.errors[rank], self.natives[rank]
+        written = sum(os.fstat(file).st_size for file in files)
+        return max(written, self.board.ranks[rank].printed())
+
+    def _glance(self):
+        return [journal.status(self.recent) for journal in self.board.ranks]
+
+    def interrupted(self):
+        """The Outcome of a run that Ctrl-C has ended."""
+        self.interrupts.noted = False
+        seconds = time.monotonic() - self.started
+        failure = explain.interrupted(self.ask(), seconds)
+        return self._outcome(failure)
 
     def _deadline(self, now, deadline):
         """When to stop waiting for a better cause, None while all is well."""
@@ -176,7 +206,8 @@ class _Run:
         return [self._status(rank) for rank in range(self.n)]
 
     def _answers(self, rank):
-        return rank not in self.last and rank not in self.dead and self.links[rank]
+        gone = rank in self.last or rank in self.dead
+        return not gone and rank < len(self.processes) and self.links[rank]
 
     def _status(self, rank):
         if rank in self.last:
@@ -184,7 +215,7 @@ class _Run:
             if self.last[rank].transport:
                 status.note = "connection lost"
             return status
-        status = self.board.ranks[rank].status()
+        status = self.board.ranks[rank].status(self.recent)
         if rank in self.dead:
             status.state, status.call = "died", None
         elif rank in self.partial:

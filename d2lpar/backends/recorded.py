@@ -31,6 +31,7 @@ class RecordedEngine(Engine):
         self.backend, self.device = start.backend, device
         self.board = board or Board(start.world_size)
         self.journal = self.board.ranks[start.rank]
+        self.function = ("", 0)  # where the function begins that this rank executes
         self.zero = self.since = time.perf_counter()
         self.transport_error = self.transport_call = self.mismatch = None
         self._thread = threading.get_ident()
@@ -98,7 +99,6 @@ class RecordedEngine(Engine):
         time.sleep(seconds)
         self.record("compute", "sleep", start, self.now(), where=where_called())
         self.resume()
-        self.beat()
 
     def pause(self):
         """The rank stops computing; what it did since `resume` is an event."""
@@ -154,7 +154,6 @@ class RecordedEngine(Engine):
             yield
         finally:
             self.journal.words[BLOCKED] = 0
-            self.beat()
             if threading.get_ident() == self._thread:
                 self.record("compute", "wait", start, self.now(), where=call.where)
             self.resume()
@@ -180,7 +179,16 @@ class RecordedEngine(Engine):
         if call.id not in list(self.open)[-LATEST:]:
             self._write(call.where, call)
         self.journal.words[BLOCKED] = call.id
-        self.beat()
+        if not call.waited_for:  # to wait again after a timeout is no progress
+            call.waited_for = True
+            self.beat()
+
+    def looked(self, call, done):
+        """The rank has looked whether the call is complete."""
+        if done:
+            self.waited(call)
+        else:
+            self.journal.look(call.id)
 
     # what the others bring to the same communication
 

@@ -1,6 +1,7 @@
 """A rank of the simulated cluster: its clock, its record and its calls in progress."""
 
 import threading
+import time
 
 import torch
 
@@ -9,7 +10,7 @@ from .calls import MESSAGES
 from .engine import Engine, Status, waiting, where_called
 from .meter import Meter
 from .outcome import RankReport
-from .threads import user_line
+from .threads import Interruptible, user_line
 
 POLL = 1e-6  # virtual seconds that a look at `is_completed` costs
 
@@ -54,7 +55,10 @@ class SimulatedEngine(Engine):
         self.report = RankReport(rank, Status(rank))
         free = sim.cluster.free_compute
         self.meter = Meter(None if free else self.charge)
-        self.thread = None
+        self.thread, self.life = None, Interruptible()
+        self.function = ("", 0)  # where the function begins that this rank executes
+        self.naps = 0  # how often it has slept
+        self._polled, self._looked = None, 0.0  # at which call, when
         self._last_batch = 0
         self._groups = {}  # name of a group -> its number in this run
 
@@ -106,6 +110,8 @@ class SimulatedEngine(Engine):
         self.sim.turn(self)
         if call.done:
             self.waited(call)
+        else:
+            self._polled, self._looked = call, time.monotonic()
         return call.done
 
     def sleep(self, seconds):
@@ -113,6 +119,7 @@ class SimulatedEngine(Engine):
         self.clock += seconds * self.sim.cluster.slow_factor(self.rank)
         self.record("compute", "sleep", start, self.clock, where=where_called())
         self.sim.activity += 1
+        self.naps += 1
 
     def now(self):
         return self.clock
@@ -127,11 +134,24 @@ class SimulatedEngine(Engine):
     def storage_resized(self, storage):
         self.meter.resized(storage)
 
+    def glance(self):
+        """What this rank is doing, without the line: fast."""
+        call = self.blocked
+        call = waiting(call) if call else None
+        status = Status(self.rank, self.state, call, steps=len(self.entries))
+        status.printed = self.sim.output.printed[self.rank]
+        return status
+
     def status(self):
         """What this rank is doing, for messages."""
-        call = waiting(self.blocked) if self.blocked else None
-        pending = [waiting(c) for c in self.open.values() if c.kind not in MESSAGES]
-        where = self.report.where
-        if self.state == "running" and call is None and self.thread:
-            where = user_line(self.thread)
-        return Status(self.rank, self.state, call, pending, where)
+        status = self.glance()
+        status.open = [
+            waiting(c) for c in list(self.open.values()) if c.kind not in MESSAGES
+        ]
+        status.where = self.report.where
+        if self.state == "running" and status.call is None and self.thread:
+            status.where = user_line(self.thread)
+            recent = time.monotonic() - self._looked < max(1.0, self.sim.timeout / 2)
+            if recent and self._polled is not None and self._polled.id in self.open:
+                status.polls = waiting(self._polled)
+        return status

@@ -8,11 +8,9 @@ All ranks share one processor: to wake a thread on another one takes longer, twi
 message.  Where other programs want that processor, the ranks move to another.
 """
 
-import contextlib
 import gc
 import heapq
 import itertools
-import os
 import sys
 import threading
 import time
@@ -22,14 +20,20 @@ import torch
 
 from .. import ship
 from . import explain, torch_private
+from .engine import where_called
 from .environment import own_environments
+from .interrupts import Interrupts
+from .kept import ordered_collection, patches_undone, settings_kept
 from .matching import Matching
+from .offspring import Offspring
 from .outcome import Outcome
+from .patience import Patience
+from .pipes import OUTPUT_LIMIT
 from .randomness import RandomStates
 from .simulated import SimulatedEngine
 from .streams import PerRankOutput
 from .texts import shorten
-from .threads import innermost_user, interrupt_thread, place, processor
+from .threads import STRIKES, beginning, innermost_user, place, processor, users_part
 
 LOOK = 0.1  # seconds between two looks at the ranks
 COLLECT = 4_000  # calls between two collections of cyclic garbage
@@ -48,7 +52,7 @@ class Simulator:
         self.n, self.cluster, self.seed = n, cluster, seed
         self.timeout, self.device = timeout, device
         self.activity = 0
-        self.failure, self.stopping = None, False
+        self.failure, self.stopping, self.warnings = None, False, []
         self._events, self._order = [], itertools.count()
         self.engines = [SimulatedEngine(self, rank) for rank in range(n)]
         self.matching = Matching(self, buffered)
@@ -56,6 +60,7 @@ class Simulator:
         self._left, self._over = n, threading.Event()
         self.randomness = RandomStates(n, seed, device)
         self.store = torch.distributed.HashStore()
+        self.output, self.offspring = PerRankOutput(n, self._too_much), Offspring()
 
     # virtual time
 
@@ -151,30 +156,47 @@ class Simulator:
     def statuses(self):
         return [engine.status() for engine in self.engines]
 
+    def _turns(self):
+        """The statuses; ranks that could go on but wait for their turn say so."""
+        ready = {rank for _, rank in list(self._ready)}
+        statuses = self.statuses()
+        for status in statuses:
+            runs = status.state == "running" and not status.call and not status.polls
+            if runs and status.rank in ready:
+                status.state = "ready"
+        return statuses
+
     # the run
 
     def run(self, payload, progress=None):
         """Run the packed (function, arguments) on every rank; gives the Outcome."""
-        threads = torch.get_num_threads()
+        threads, started = torch.get_num_threads(), time.monotonic()
+        warn = self.warnings.append
         with (
             _one_at_a_time,
             warnings.catch_warnings(),
-            _ordered_collection(),
+            ordered_collection(),
             torch_private.isolated_ranks(),
+            patches_undone(warn),
             self.randomness.kept(),
-            _settings_kept(),
+            settings_kept(warn),
             own_environments(self.n),
-            PerRankOutput(self) as output,
+            self.output,
+            self.offspring,
         ):
             torch.set_num_threads(1)
             warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.")
             try:
                 self._start(payload)
                 self._watch(progress)
+            except KeyboardInterrupt:
+                seconds = time.monotonic() - started
+                self.failure = explain.interrupted(self._turns(), seconds)
             finally:
-                self._end()
+                with Interrupts():  # a second one has to wait
+                    self._end()
                 torch.set_num_threads(threads)
-        return self._outcome(output)
+        return self._outcome()
 
     def _start(self, payload):
         for engine in self.engines:
@@ -196,48 +218,70 @@ class Simulator:
 
     def _watch(self, progress):
         """Wait for the end; stop the run when nothing happens for too long."""
-        seen, since, started = -1, time.monotonic(), time.monotonic()
+        patience, started = Patience(self.timeout), time.monotonic()
         while True:
             worked = time.process_time()
             if self._over.wait(LOOK):
                 return
             if time.process_time() - worked < LOOK * 2 / 3:  # others took their share
                 self._gather(processor())  # this thread woke where there was room
-            now = time.monotonic()
-            if self.activity != seen:
-                seen, since = self.activity, now
-            elif now - since > self.timeout and not self.stopping:
-                self.fail(explain.stuck(self.statuses(), self.timeout))
+            if not self.stopping:
+                self._look(patience)
             if self.stopping:
                 return  # `_end` waits for the ranks, and gives up on some if it must
             if progress is not None:
-                progress(now - started, self.activity)
+                progress(time.monotonic() - started, self.activity, self._glance)
+
+    def _look(self, patience):
+        """End the run where nothing has happened for too long."""
+        steps = sum(len(e.entries) + (e.state != "running") for e in self.engines)
+        naps = sum(engine.naps for engine in self.engines)
+        over = patience.over(steps, sum(self.output.printed), naps)
+        if over is not None:
+            self.fail(explain.stuck(self._turns(), over))
+
+    def _glance(self):
+        return [engine.glance() for engine in self.engines]
+
+    def _too_much(self, rank):
+        """End the run: the ranks have printed more than they may."""
+        status = self.engines[rank].status()
+        status.where = where_called()
+        statuses = [status if s.rank == rank else s for s in self.statuses()]
+        self.fail(explain.printed_too_much(statuses, OUTPUT_LIMIT))
+        raise Stopped
 
     def _end(self):
         """Every thread has ended, or is named and left behind."""
         self.stop()
         alive = [e for e in self.engines if e.thread and e.thread.is_alive()]
-        deadline = time.monotonic() + 1.0
-        while alive and time.monotonic() < deadline:
-            for engine in alive:
-                engine.thread.join(0.02)
-                if engine.thread.is_alive() and engine.blocked is None:
-                    interrupt_thread(engine.thread, Stopped)
+        for engine in alive:
+            engine.thread.join(0.02)
+        for _ in range(STRIKES):
             alive = [e for e in alive if e.thread.is_alive()]
+            for engine in alive:
+                if engine.blocked is None:
+                    engine.life.interrupt(Stopped)
+            deadline = time.monotonic() + 1.0 / STRIKES
+            for engine in alive:
+                engine.thread.join(max(0.0, deadline - time.monotonic()))
+        alive = [e for e in alive if e.thread.is_alive()]
         for engine in alive:
             engine.report.status.note = "could not be stopped and is left behind"
         self.left_behind = [engine.rank for engine in alive]
+        self.offspring.end([engine.report.error for engine in self.engines])
 
-    def _outcome(self, output):
+    def _outcome(self):
         reports = []
         for engine in self.engines:
             report = engine.report
             report.status = engine.status()
-            report.output = output.text(engine.rank)
+            report.output = self.output.text(engine.rank)
             report.entries, report.events = engine.entries, engine.events
             report.warnings = engine.warnings
             report.peak_memory = engine.meter.peak + engine.meter.others_peak
             reports.append(report)
+        reports[0].warnings += self.warnings
         elapsed = max(engine.clock for engine in self.engines)
         if self.failure is not None and self.left_behind:
             ranks = ", ".join(str(rank) for rank in self.left_behind)
@@ -255,44 +299,8 @@ class Simulator:
             if engine.rank not in self.left_behind:
                 engine.open.clear()
                 engine.sim = engine.blocked = engine.thread = engine.meter = None
-        self.engines = self.matching = None
+        self.engines = self.matching = self.output = None
         self._events.clear()
-
-
-@contextlib.contextmanager
-def _ordered_collection():
-    """Inside, cyclic garbage is collected at counted moments, not by chance.
-
-    So the memory of two runs is the same; and what existed before is not searched.
-    """
-    enabled, frozen = gc.isenabled(), gc.get_freeze_count()
-    gc.disable()
-    if not frozen:
-        gc.freeze()
-    try:
-        yield
-    finally:
-        if not frozen:
-            gc.unfreeze()
-        if enabled:
-            gc.enable()
-
-
-@contextlib.contextmanager
-def _settings_kept():
-    """Settings of the process that ranks may change are afterwards as they were."""
-    dtype, folder = torch.get_default_dtype(), os.getcwd()
-    exact = torch.are_deterministic_algorithms_enabled()
-    depth = sys.getrecursionlimit()
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(dtype)
-        if torch.are_deterministic_algorithms_enabled() != exact:
-            torch.use_deterministic_algorithms(exact)  # it imports the compiler
-        sys.setrecursionlimit(depth)
-        if os.getcwd() != folder:
-            os.chdir(folder)
 
 
 def run_rank(sim, engine, payload):
@@ -308,20 +316,30 @@ def run_rank(sim, engine, payload):
             ship.classes_of_a_rank(),
         ):
             torch_private.join_world("sim", engine.rank, sim.n, sim.store)
-            fn, args, kwargs = ship.unpack(payload)
-            with engine.meter:
-                value = fn(*args, **kwargs)
-            engine.report.result = ship.pack_result(value)
+            # what is raised from outside arrives in the function, nowhere else
+            engine.report.result = engine.life.run(lambda: _call(engine, payload))
             engine.state = "returned"
     except Stopped:
         engine.state = "stopped"
     except BaseException as error:
         engine.state = "failed"
-        engine.report.error = error = ship.as_callers(error)
+        trace = error.__traceback__
+        engine.report.where = innermost_user(trace)
+        if not engine.report.where[0]:
+            engine.report.where = engine.function
+        error = ship.as_callers(error.with_traceback(users_part(trace)))
         shorten(error)
-        engine.report.where = innermost_user(error.__traceback__)
+        engine.report.error = error
         if not sim.stopping:
             sim.fail(explain.rank_failed(sim.statuses(), engine.rank, error))
     finally:
-        fn = args = kwargs = value = None
         sim.leave(engine)
+
+
+def _call(engine, payload):
+    """The packed result of the function."""
+    fn, args, kwargs = ship.unpack(payload)
+    engine.function = beginning(fn)
+    with engine.meter:
+        value = fn(*args, **kwargs)
+    return ship.pack_result(value)

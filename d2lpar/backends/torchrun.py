@@ -187,7 +187,7 @@ class _Watchdog:
             for rank in range(len(statuses)):
                 if store.check([f"status {rank}"]):
                     statuses[rank] = pickle.loads(store.get(f"status {rank}"))
-            error = explain.stuck(statuses, self._timeout)
+            error = explain.stuck(statuses, f"no progress for {self._timeout:g} s")
             print(f"{type(error).__name__}: {error}", file=sys.__stderr__, flush=True)
         else:
             self._ended.wait(1.0)  # rank 0 speaks first

@@ -31,7 +31,7 @@ from .pipes import Link, Message, NoInput, Output
 from .randomness import DrawnOnHost
 from .recorded import RecordedEngine
 from .texts import shorten
-from .threads import innermost_user, is_users, user_line
+from .threads import beginning, innermost_user, is_users, user_line
 
 
 class Start(NamedTuple):
@@ -67,8 +67,8 @@ def main(start, link, files):
     link = Link(link)
     link.listen(lambda: _partial(engine, user_line(main_thread)))
     main_thread = threading.current_thread()
-    sys.stdout = Output(files["output"], engine.beat, link if start.live else None)
-    sys.stderr = Output(files["errors"], engine.beat)
+    sys.stdout = Output(files["output"], engine.journal, link if start.live else None)
+    sys.stderr = Output(files["errors"], engine.journal)
     sys.stdin = NoInput()
     _note_last_line(engine)
 
@@ -203,6 +203,7 @@ def run_rank(start, engine, payload, store):
         warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.")
         torch_private.join_world(name, start.rank, start.world_size, store)
         fn, args, kwargs = ship.unpack(payload)
+        engine.function = beginning(fn)
         _furnish_main(fn)
         seed_everything(start.seed)
         _line_up(engine)
@@ -271,7 +272,8 @@ def _peak_memory():
 def describe(message, error, engine):
     """The error is in the message, in a form that can travel."""
     report = message.report
-    report.where = report.status.where = innermost_user(error.__traceback__)
+    where = innermost_user(error.__traceback__)
+    report.where = report.status.where = where if where[0] else engine.function
     shorten(error)
     report.traceback = _plain_traceback(error)
     message.transport = _is_consequence(error, engine.transport_error)

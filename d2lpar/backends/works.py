@@ -93,8 +93,7 @@ class CollectiveWork(_Work):
 
     def is_completed(self):
         done = self._future.done()
-        if done:
-            self.engine.waited(self.call)
+        self.engine.looked(self.call, done)
         return done
 
     def get_future(self):
@@ -148,8 +147,7 @@ class MessageWork(_Work):
     def is_completed(self):
         if not self._done and self._error is None:
             self._watch().join(LOOK)
-        if self._done:
-            self.engine.waited(self.call)
+        self.engine.looked(self.call, self._done)
         return self._done
 
     def get_future(self):
@@ -185,7 +183,10 @@ class StreamWork(_Work):
         return True
 
     def is_completed(self):
-        return self.native.is_completed()
+        done = self.native.is_completed()
+        if not done:
+            self.engine.looked(self.call, done)
+        return done
 
     def get_future(self):
         if not self._copies:

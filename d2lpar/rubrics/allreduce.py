@@ -10,8 +10,9 @@ import torch
 from .. import costs
 from ..backends.threads import interrupt_thread
 from ..errors import RankError
-from ..launch import run, time_limit
+from ..launch import run
 from ..messages import exchange
+from ..progress import time_limit
 from ..timeline import show_bytes
 from . import candidates
 from .judging import (

@@ -18,7 +18,8 @@ import torch.distributed as dist
 
 from ..cluster import Cluster
 from ..errors import RankError
-from ..launch import run, time_limit
+from ..launch import run
+from ..progress import time_limit
 
 PATIENCE = 10.0  # seconds without any call, then a rank counts as hanging
 LONGEST = 30.0  # seconds for one case
