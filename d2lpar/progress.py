@@ -111,7 +111,7 @@ def _where():
     """What can show a picture here, or None."""
     if in_notebook():
         return _Cell()
-    return _Terminal() if sys.stderr.isatty() else None
+    return _Terminal() if getattr(sys.stderr, "isatty", bool)() else None
 
 
 class _Cell:

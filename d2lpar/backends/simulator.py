@@ -33,9 +33,18 @@ from .randomness import RandomStates
 from .simulated import SimulatedEngine
 from .streams import PerRankOutput
 from .texts import shorten
-from .threads import STRIKES, beginning, innermost_user, place, processor, users_part
+from .threads import (
+    STRIKES,
+    beginning,
+    importing,
+    innermost_user,
+    place,
+    processor,
+    users_part,
+)
 
 LOOK = 0.1  # seconds between two looks at the ranks
+LONGEST_IMPORT = 30.0  # seconds until a rank that imports is interrupted all the same
 COLLECT = 4_000  # calls between two collections of cyclic garbage
 _one_at_a_time = threading.Lock()  # a run in another thread of the kernel waits
 torch_private.register("sim")
@@ -236,9 +245,13 @@ class Simulator:
         """End the run where nothing has happened for too long."""
         steps = sum(len(e.entries) + (e.state != "running") for e in self.engines)
         naps = sum(engine.naps for engine in self.engines)
-        over = patience.over(steps, sum(self.output.printed), naps)
+        over = patience.over(steps, sum(self.output.printed), naps, self._importing)
         if over is not None:
             self.fail(explain.stuck(self._turns(), over))
+
+    def _importing(self):
+        threads = [e.thread for e in self.engines if e.thread and e.thread.is_alive()]
+        return any(map(importing, threads))
 
     def _glance(self):
         return [engine.glance() for engine in self.engines]
@@ -257,6 +270,9 @@ class Simulator:
         alive = [e for e in self.engines if e.thread and e.thread.is_alive()]
         for engine in alive:
             engine.thread.join(0.02)
+        deadline = time.monotonic() + LONGEST_IMPORT
+        while self._importing() and time.monotonic() < deadline:
+            time.sleep(0.02)
         for _ in range(STRIKES):
             alive = [e for e in alive if e.thread.is_alive()]
             for engine in alive:

@@ -48,6 +48,19 @@ def is_users(name):
     )
 
 
+def importing(thread):
+    """Return whether the thread is importing a module.
+
+    An interrupted import may leave half a module for the rest of the process.
+    """
+    frame = sys._current_frames().get(thread.ident)
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
+
+
 def users_part(traceback):
     """The traceback from the first frame of the user's code on, or all of it."""
     part = traceback
