@@ -198,6 +198,11 @@ def loops(x):
         time.sleep(0.001)
 
 
+def meets(x):
+    while True:
+        dist.barrier()
+
+
 def polls(x):
     work = dist.irecv(torch.empty_like(x), (dist.get_rank() - 1) % 2)
     while not work.is_completed():
@@ -225,7 +230,8 @@ def swallows(x):
         (constant, "right in 0 of 3 calls"),
         (hangs, "deadlock"),
         (loops, "no progress"),
-        (polls, "not at an end"),
+        (polls, "is_completed()"),
+        (meets, "not at an end"),
         (raises, "IndexError"),
         (leaves, "sys.exit(0)"),
         (swallows, "deadlock"),

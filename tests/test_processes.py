@@ -257,7 +257,7 @@ CASES = [
     (exits_hard, "exit code 3"),
     (is_killed, "SIGKILL"),
     (crashes, "SIGSEGV"),
-    (loops, "no progress for 1.5 s"),
+    (loops, f"no progress for {TIMEOUT:g} s"),
     (skips, "barrier"),
     (swaps, "broadcast"),
     (lambda: differs(3, torch.float32), "float32[3]"),
