@@ -595,7 +595,12 @@ class Group(dist.ProcessGroup):
 
     @property
     def _device_types(self):
-        """Where the tensors of a call may be; torch's checkpoints ask."""
+        """Where the tensors of a call may be; torch's checkpoints ask.
+
+        Nowhere until the group is made: torch 2.15 would record its calls, too.
+        """
+        if self not in c10d._world.pg_names:
+            return []
         mine = torch.get_default_device()
         kinds = ["cpu", "cuda"] if mine.type == "cuda" else ["cpu"]
         return [torch.device(kind) for kind in kinds]
