@@ -267,7 +267,7 @@ def set_from_rank_0():
     options = interface.StateDictOptions(
         full_state_dict=True, broadcast_from_rank0=True
     )
-    given = values if dist.get_rank() == 0 else {}
+    given = dict(values) if dist.get_rank() == 0 else {}  # torch 2.15 writes to it
     interface.set_model_state_dict(net, given, options=options)
     options = interface.StateDictOptions(full_state_dict=True)
     return values, interface.get_model_state_dict(net, options=options)
