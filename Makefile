@@ -101,7 +101,7 @@ browse: $(SITE)
 
 # Every phase runs, even where an earlier one fails. Many tests wait, so there are more
 # workers than most machines have cores to spare.
-test: setup $(GRADER)
+test: setup $(GRADER) $(SITE)
 	@$(MAKE) --no-print-directory --keep-going units notebooks processes
 
 units:
@@ -149,7 +149,7 @@ setup: $(STAMP)
 $(STAMP): pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -c "$(HAS_TORCH)" || $(PYTHON) -c "$(WHERE_TORCH)" \
-	    > "$$($(BIN)/python -c '$(SITE)')/torch_of_python.pth"
+	    > "$$($(BIN)/python -c '$(PURELIB)')/torch_of_python.pth"
 	@$(BIN)/python -c "$(HAS_TORCH)" || $(PIP) "$(TORCH)"
 	@$(BIN)/python -c "$(KEEP_TORCH)" > $(VENV)/keep.txt
 	$(PIP) -q -c $(VENV)/keep.txt -e ".[lab,test]"
@@ -173,4 +173,4 @@ HAS_TORCH = import importlib.util as u; raise SystemExit(not u.find_spec('torch'
 WHERE_TORCH = import importlib.util as u, os; s = u.find_spec('torch'); \
     print(os.path.dirname(os.path.dirname(s.origin)) if s else '')
 KEEP_TORCH = from importlib.metadata import version; print('torch==' + version('torch'))
-SITE = import sysconfig; print(sysconfig.get_path("purelib"))
+PURELIB = import sysconfig; print(sysconfig.get_path("purelib"))
