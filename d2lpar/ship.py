@@ -45,7 +45,8 @@ class Pickler(cloudpickle.Pickler):
 
     def reducer_override(self, obj):
         reduced = super().reducer_override(obj)
-        if isinstance(obj, type) and "__slots__" in vars(obj):
+        slots = isinstance(obj, type) and "__slots__" in vars(obj)
+        if slots and not issubclass(obj, tuple):  # those of a named tuple are empty
             return _with_slots(obj, reduced)
         return reduced
 

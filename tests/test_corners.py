@@ -210,7 +210,8 @@ def channels_last():
 SLOTS = """
 import abc
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from collections import namedtuple
+from typing import Generic, NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -242,6 +243,11 @@ class Measured:
 class Frozen:
     value: int
 
+class Named(NamedTuple):  # slots of its own, which are empty
+    value: int
+
+Pair = namedtuple("Pair", "x y")
+
 def everything():
     r = dist.get_rank()
     below, mixed, box = Below(r), Mixed(), Box()
@@ -251,7 +257,8 @@ def everything():
     dist.all_gather_object(everyone, (Plain(r), Frozen(r)))
     assert all(type(p) is Plain and p.same() for p, _ in everyone)
     assert [f for _, f in everyone] == sorted(map(Frozen, range(len(everyone))))
-    return {"a": [below, (mixed, box)], "b": measured, "c": everyone}
+    named = Named(r), Pair(r, 1)
+    return {"a": [below, (mixed, box)], "b": measured, "c": everyone, "d": named}
 
 def local():
     class Inside:
@@ -277,6 +284,9 @@ def test_results_of_classes_with_slots(backend):
         assert type(result["b"]) is cell["Measured"] and result["b"].value == r
         assert result["b"].tensor.tolist() == [r, r]
         assert [plain.value for plain, _ in result["c"]] == [0, 1, 2]
+        named, pair = result["d"]
+        assert type(named) is cell["Named"] and named.value == r
+        assert type(pair) is cell["Pair"] and pair == (r, 1)
     for everyone in run(cell["local"], backend=backend).results:
         assert [inside.x for inside in everyone] == [0, 1, 2]
 
