@@ -9,6 +9,7 @@ any other value.
 import io
 import pickle
 import sys
+import types
 from collections import OrderedDict, defaultdict
 
 import cloudpickle
@@ -113,7 +114,29 @@ def _may_travel(kind):
         return False
 
 
-class _Unpickler(pickle.Unpickler):
+class _Unpickler(pickle._Unpickler):
+    """Loads values of known kinds, and changes no class, function or module.
+
+    It is the one in Python: the one in C has no say in how an object gets its parts.
+    """
+
+    dispatch = dict(pickle._Unpickler.dispatch)
+
+    def load_build(self):
+        given = self.stack[-2]
+        if isinstance(given, type) or _is_shared(given):
+            raise Forbidden(f"parts for {given!r}")
+        super().load_build()
+
+    def load_reduce(self):
+        made_by = self.stack[-2]
+        if not (isinstance(made_by, type) or _is_shared(made_by)):
+            raise Forbidden(f"a call of {made_by!r}")
+        super().load_reduce()
+
+    dispatch[pickle.BUILD[0]] = load_build
+    dispatch[pickle.REDUCE[0]] = load_reduce
+
     def find_class(self, module, name):
         package, _, inner = module.partition(".")
         found = None
@@ -136,6 +159,11 @@ class _Unpickler(pickle.Unpickler):
         ):
             return found
         raise Forbidden(f"{module}.{name}")
+
+
+def _is_shared(value):
+    """Is it one of the functions that `find_class` hands out?"""
+    return isinstance(value, types.FunctionType | types.BuiltinFunctionType)
 
 
 def _foreign(kind):

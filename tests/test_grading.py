@@ -386,6 +386,10 @@ class Evil:
         b"cd2lpar.grading_exchange\npickle.loads\n.",
         b"cd2lpar.grading_process\nrun\n.",
         b"cd2lpar.rubrics.judging\non_ranks\n.",
+        # parts for a class, for a function, and a call of what a class has made
+        b"cd2lpar.rubrics.judging\nExercise\n(N(Vweight\ncbuiltins\nslice\ndtb.",
+        b"cd2lpar.grading_exchange\n_foreign\n(N(Vmine\nI1\ndtb.",
+        b"ctorch.nn.modules.linear\nIdentity\n)R(I1\ntR.",
         b"",
         b"\xff" * 100,
     ],
@@ -393,6 +397,8 @@ class Evil:
 def test_the_judge_loads_nothing_that_runs(data):
     with pytest.raises(grading_exchange.Forbidden):
         grading_exchange.decode(data)
+    assert not hasattr(judging.Exercise, "weight")
+    assert not hasattr(grading_exchange._foreign, "mine")
 
 
 def test_values_reach_the_judge_as_they_are():
