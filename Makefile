@@ -3,6 +3,8 @@
 #   make run      execute every chapter on this machine and report a row per chapter
 #   make lab      open a copy of the course, work/, in JupyterLab at chapter 00
 #   make test     run every test, and every chapter twice: simulated and on processes
+#   make quick    lint, types, tests without processes, one chapter: for the author's loop
+#   make lint     the linter and the types alone
 #   make execute  write the chapters' outputs anew
 #   make bench    measure the all-reduces, the start-up and the simulator
 #   make sync     bring the library's code back into the cells that show it
@@ -38,6 +40,9 @@ COLAB := $(VENV)/colab
 COLAB_PYTHON ?=
 GRADER := $(VENV)/grader
 SITE := $(VENV)/site
+# Tests that start no process and grade nothing.
+QUICK = $(addprefix tests/test_,$(addsuffix .py,repository workflow inline_code timeline runs \
+    cluster costs schedule footprint catalogue badges messages gantt data model_zoo))
 NOTEBOOKS = $(wildcard chapters/*.ipynb solutions/*.ipynb)
 PYTEST = $(BIN)/python -m pytest -q
 NBVAL = --nbval-current-env --nbval-cell-timeout=600
@@ -55,7 +60,7 @@ endif
 
 PLAIN = env -u D2LPAR_BACKEND -u D2LPAR_RANKS D2LPAR_PROGRESS=0
 
-.PHONY: run lab test units notebooks processes newest bench execute sync exercises setup
+.PHONY: run lab test ready quick lint units zoo notebooks processes newest bench execute sync exercises setup
 .PHONY: wheelhouse site slides browse colab
 .DEFAULT_GOAL := run
 
@@ -101,12 +106,31 @@ browse: $(SITE)
 
 # Every phase runs, even where an earlier one fails. Many tests wait, so there are more
 # workers than most machines have cores to spare.
-test: setup $(GRADER) $(SITE)
-	@$(MAKE) --no-print-directory --keep-going units notebooks processes
+test: ready
+	@$(MAKE) --no-print-directory --keep-going lint units zoo notebooks processes
+
+ready: setup $(GRADER) $(SITE)
+
+# For the author's loop: no processes, one chapter.
+quick: setup lint
+	@echo "== quick tests"
+	@$(PLAIN) $(PYTEST) -n 2 --dist worksteal $(QUICK)
+	@$(PLAIN) $(PYTEST) -n 0 --nbval $(NBVAL) chapters/00*.ipynb
+
+lint: setup
+	@echo "== lint and types"
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/python -m mypy
 
 units:
 	@echo "== unit tests"
-	@$(PLAIN) $(PYTEST) -n $(WORKERS) --dist worksteal tests
+	@$(PLAIN) $(PYTEST) -n $(WORKERS) --dist worksteal --durations=20 tests \
+	    --ignore tests/test_zoo.py
+
+zoo:
+	@echo "== answers to the exercises, judged"
+	@$(PLAIN) $(PYTEST) -n $(WORKERS) --dist worksteal tests/test_zoo.py
 
 notebooks:
 	@echo "== chapters and solutions, outputs compared"

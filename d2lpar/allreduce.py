@@ -16,30 +16,22 @@ divide, and every rank ends with the same bits.
 """
 
 import contextlib
-import functools
-import os
-from collections import Counter
 from itertools import accumulate
 
 import torch
 import torch.distributed as dist
 
-from .backends import torch_private
-from .costs import halving_doubling_cost, recursive_doubling_cost, ring_cost
 from .messages import exchange
 from .scatter import (
+    doublings,
     flat_broadcast,
     flat_reduce,
+    members,
     ring_all_gather,
     ring_reduce_scatter,
     tree_broadcast,
     tree_reduce,
 )
-from .shared_memory import shared_memory_allreduce
-
-# Seconds per message and per byte where no cluster says them, round figures:
-# Gloo between processes, NCCL between GPUs.
-USUAL_PACE = {"cpu": (1e-4, 1e-9), "cuda": (1e-5, 1e-11)}
 
 
 # Everything to rank 0, and the sum back.
@@ -86,7 +78,7 @@ def direct_allreduce(tensor, group=None):
     n-1 rounds; every rank sends (n-1) S bytes, and holds n tensors.  Floats
     are rounded as in a loop over the ranks, since all terms are there first.
     """
-    n, r = _place(group)
+    n, r = members(group)
     with _one_piece(tensor) as x:
         terms = [x if i == r else torch.empty_like(x) for i in range(n)]
         for k in range(1, n):
@@ -110,7 +102,7 @@ def ring_allreduce(tensor, group=None):
     2(n-1) rounds; every rank sends 2(n-1)/n S bytes, the least possible, and
     needs one spare chunk.  Patarasuk and Yuan 2009, section 3.
     """
-    n, _ = _place(group)
+    n, _ = members(group)
     with _one_piece(tensor) as x:
         chunks = x.tensor_split(n)  # n views of [elements / n]
         ring_reduce_scatter(chunks, group)
@@ -129,7 +121,7 @@ def segmented_ring_allreduce(tensor, group=None, segment=2**20):
     """
     if segment < 1:
         raise ValueError(f"A segment has at least 1 element, not {segment}.")
-    n, r = _place(group)
+    n, r = members(group)
     with _one_piece(tensor) as x:
         chunks = x.tensor_split(n)
         pieces = max(1, -(-chunks[0].numel() // segment))  # of each chunk
@@ -173,10 +165,10 @@ def recursive_doubling_allreduce(tensor, group=None):
     of two.  Both partners add the same two numbers, so their bits are equal.
     Thakur, Rabenseifner and Gropp 2005, section 4.5.
     """
-    _, r = _place(group)
+    _, r = members(group)
     with _one_piece(tensor) as x, _power_of_two(x, group) as p:
         incoming = torch.empty_like(x)
-        for d in _doublings(p) if r < p else ():
+        for d in doublings(p) if r < p else ():
             exchange(x, r ^ d, incoming, r ^ d, group)
             x += incoming  # partial sum of 2d ranks
 
@@ -194,16 +186,16 @@ def halving_doubling_allreduce(tensor, group=None):
     2 log2 n rounds and 2(n-1)/n S bytes; where n is no power of two, two more
     rounds of S.  Rabenseifner 2004; Thakur, Rabenseifner and Gropp 2005, 4.5.
     """
-    _, r = _place(group)
+    _, r = members(group)
     with _one_piece(tensor) as x, _power_of_two(x, group) as p:
         ends = [0, *accumulate(map(len, x.tensor_split(p)))]  # p + 1 borders
         spare = x.new_empty(ends[p // 2])
-        for d in reversed(_doublings(p)) if r < p else ():
+        for d in reversed(doublings(p)) if r < p else ():
             mine, theirs = _halves(x, ends, r, d)
             incoming = spare[: len(mine)]
             exchange(theirs, r ^ d, incoming, r ^ d, group)
             mine += incoming
-        for d in _doublings(p) if r < p else ():
+        for d in doublings(p) if r < p else ():
             mine, theirs = _halves(x, ends, r, d)
             exchange(mine, r ^ d, theirs, r ^ d, group)
 
@@ -231,7 +223,7 @@ def hierarchical_allreduce(tensor, group):
             f"makes, not {type(group).__name__}."
         )
     inner, outer = group
-    m, r = _place(inner)
+    m, r = members(inner)
     with _one_piece(tensor) as x:
         chunks = x.tensor_split(m)
         ring_reduce_scatter(chunks, inner)  # chunk r: sum over this node
@@ -245,7 +237,7 @@ def node_groups(per_node):
     Ranks 0 to per_node-1 are the first node, and so on.  All ranks call it,
     once: groups are made by all together.  ValueError: nodes are uneven.
     """
-    n, r = _place(None)
+    n, r = members(None)
     if per_node < 1 or n % per_node:
         raise ValueError(
             f"{n} ranks make no nodes of {per_node}: use a divisor of {n}."
@@ -257,108 +249,10 @@ def node_groups(per_node):
     return inner[r // per_node], outer[r % per_node]
 
 
-def allreduce(tensor, group=None):
-    """`tensor` of every rank is the sum over ranks, by the fastest way here.
-
-    In the simulator: the smallest predicted time on its cluster.  On processes
-    of one host: their shared memory.  Elsewhere: by the device's usual pace.
-    With the pair of `node_groups`: hierarchical.  All ranks choose the same.
-    """
-    if isinstance(group, tuple):
-        return hierarchical_allreduce(tensor, group)
-    _check(tensor)
-    _place(group)
-    return _fastest(tensor, group)(tensor, group)
-
-
-def _fastest(tensor, group):
-    """The function that should be fastest for this tensor in this group."""
-    cluster, kind = _simulated_cluster(), tensor.device.type
-    if cluster is None and kind == "cpu" and _one_host():
-        return shared_memory_allreduce
-    ranks = tuple(dist.get_process_group_ranks(group or dist.group.WORLD))
-    n = len(ranks)
-
-    def seconds(algorithm):
-        cost, steps = CANDIDATES[algorithm]
-        pace = USUAL_PACE.get(kind, USUAL_PACE["cpu"])
-        if cluster is not None:
-            pace = _pace(cluster, ranks, steps)
-        return cost(tensor.numel(), n, tensor.element_size()).seconds(*pace)
-
-    return min(CANDIDATES, key=seconds)
-
-
-@functools.lru_cache
-def _pace(cluster, ranks, steps):
-    """(alpha, beta), means over the steps; a step's slowest message counts.
-
-    Messages that share a link take turns.  A step weighs as its bytes do.
-    """
-    alphas, betas, sizes = [0.0], [0.0], [0]
-    for size, edges in steps(len(ranks)):
-        paths = [cluster.path(ranks[i], ranks[j]) for i, j in edges]
-        users = Counter(link for *_, links in paths for link in links)
-        turns = [max(map(users.get, links), default=1) for *_, links in paths]
-        both = list(zip(turns, paths, strict=True))
-        alphas.append(max(t * latency for t, (latency, *_) in both))
-        betas.append(size * max(t / rate for t, (_, rate, _) in both))
-        sizes.append(size)
-    count = max(1, len(sizes) - 1)
-    return sum(alphas) / count, sum(betas) / max(1, sum(sizes))
-
-
-# The steps of an algorithm: relative size of a message, and who sends to whom.
-def _ring_steps(n):
-    return [(1, [(i, (i + 1) % n) for i in range(n)])]
-
-
-def _doubling_steps(n):
-    partners, fold = _partners(n)
-    return [(1, edges) for edges in (*partners, *fold, *fold)]
-
-
-def _halving_steps(n):
-    partners, fold = _partners(n)
-    every = 2 ** len(partners)  # chunks, while a step halves or doubles some
-    return [(2**k, e) for k, e in enumerate(partners)] + [(every, e) for e in fold]
-
-
-def _partners(n):
-    """Pairs at distance 1, 2, 4, ..., and the step of the ranks beyond p."""
-    p = 2 ** (n.bit_length() - 1)
-    partners = [[(i, i ^ d) for i in range(p)] for d in _doublings(p)]
-    return partners, [[(i, i - p) for i in range(p, n)]] * (n > p)
-
-
-def _doublings(n):
-    """1, 2, 4, ... below n."""
-    return [2**k for k in range((n - 1).bit_length())]
-
-
-CANDIDATES = {
-    recursive_doubling_allreduce: (recursive_doubling_cost, _doubling_steps),
-    halving_doubling_allreduce: (halving_doubling_cost, _halving_steps),
-    ring_allreduce: (ring_cost, _ring_steps),
-}
-
-
-def _simulated_cluster():
-    """The cluster that this rank is simulated on; None for a real process."""
-    engine = torch_private.current_engine()
-    return engine.sim.cluster if hasattr(engine, "sim") else None
-
-
-def _one_host():
-    """Do all ranks run on this machine?  Launchers say how many of them do."""
-    n = os.environ.get("WORLD_SIZE")
-    return n is None or n == os.environ.get("LOCAL_WORLD_SIZE")
-
-
 @contextlib.contextmanager
 def _one_piece(tensor):
     """A flat view of the tensor, or of a copy that is copied back at last."""
-    _check(tensor)
+    check_tensor(tensor)
     x = tensor.detach()
     flat = x.contiguous().view(-1)
     yield flat
@@ -372,7 +266,7 @@ def _power_of_two(x, group):
 
     Rank p+i gives its term to rank i before, and gets the sum from it after.
     """
-    n, r = _place(group)
+    n, r = members(group)
     p = 2 ** (n.bit_length() - 1)
     if r >= p:
         dist.send(x, group=group, group_dst=r - p)
@@ -388,16 +282,8 @@ def _power_of_two(x, group):
         dist.send(x, group=group, group_dst=r + p)
 
 
-def _place(group):
-    """(ranks in the group, this rank's number in it)."""
-    n, r = dist.get_world_size(group), dist.get_rank(group)
-    if r < 0:
-        text = "This rank is not in the group: only members may call."
-        raise ValueError(text)
-    return n, r
-
-
-def _check(tensor):
+def check_tensor(tensor):
+    """It is a tensor; TypeError where it is none."""
     if not isinstance(tensor, torch.Tensor):
         kind = type(tensor).__name__
         raise TypeError(f"An all-reduce needs a tensor, not {kind}.")

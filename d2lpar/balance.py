@@ -11,8 +11,8 @@ from typing import NamedTuple
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
-from .launch import now
 from .layers import build, comes_in
+from .world.launch import now
 
 
 class Size(NamedTuple):

@@ -24,7 +24,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from .allreduce import ring_allreduce
-from .scatter import tree_broadcast
+from .scatter import members, tree_broadcast
 
 
 # Eight rows on three ranks; the first N mod n ranks have one row more.
@@ -39,7 +39,7 @@ def shard(batch, group=None):
     Every row is on one rank.  With fewer rows than ranks some get 0 rows.  No
     message: every rank knows the batch, or where to read its part of it.
     """
-    n, r = _place(group)
+    n, r = members(group)
     if isinstance(batch, torch.Tensor):
         if batch.dim() == 0:
             raise ValueError("A batch has rows; this tensor has no dimension.")
@@ -86,7 +86,7 @@ def average_gradients(
     rank out.  Where a rank's loss depends on other ranks' rows, weights come
     too late (SyncBatchNorm): scale the loss, and use `sum_gradients`.
     """
-    share = 1 / _place(group)[0]
+    share = 1 / members(group)[0]
     if weight is not None:
         share = _share(weight, allreduce, group)
     for gradient in _gradients(model):
@@ -324,11 +324,3 @@ def scaled_lr(step, base, k, warmup=0):
         raise ValueError(f"k > 0 and warmup >= 0, please, not {k}, {warmup}.")
     done = min(1, step / warmup) if warmup else 1
     return base * (1 + (k - 1) * done)
-
-
-def _place(group):
-    """(ranks in the group, this rank's number in it)."""
-    n, r = dist.get_world_size(group), dist.get_rank(group)
-    if r < 0:
-        raise ValueError("This rank is not in the group. Only members call.")
-    return n, r

@@ -1,7 +1,13 @@
 """The errors that a run raises: each names the rank, the call and the line."""
 
+from __future__ import annotations
+
 import os
 import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .world.runs import Run
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
@@ -32,6 +38,11 @@ class RankError(_InNotebooks, RuntimeError):
     `run` (the partial `Run`, whose timeline can be plotted).
     """
 
+    rank: int | None
+    call: str | None
+    line: str | None
+    run: Run | None
+
     def __init__(self, message, rank=None, call=None, line=None, run=None):
         super().__init__(message)
         self.rank, self.call, self.line, self.run = rank, call, line, run
@@ -51,7 +62,7 @@ class Interrupted(_InNotebooks, KeyboardInterrupt):
     It is shown by the name that learners know.  `run` is the partial `Run`.
     """
 
-    run = None
+    run: Run | None = None
 
 
 Interrupted.__name__ = Interrupted.__qualname__ = "KeyboardInterrupt"

@@ -80,7 +80,7 @@ def work(model, task, servers=1, group=None):
     (rows of the batch, whether there is another task).  Returns the number of
     tasks.  A task: S bytes come, S leave, and a note of 16 to each server.
     """
-    _place(servers, group)
+    role(servers, group)
     flat = Flat(model)
     values = flat.values.tensor_split(servers)  # servers x [D/k]
     grads = flat.grads.tensor_split(servers)
@@ -142,7 +142,7 @@ def serve(model, make_optimizer, servers=1, group=None):
     `make_optimizer(parameters)` makes a torch optimizer that treats each
     element by itself, as SGD and Adam do.  Li et al. 2014, section 3.
     """
-    n, r = _place(servers, group, serves=True)
+    n, r = role(servers, group, serves=True)
     shard = Flat(model).values.tensor_split(servers)[r].clone()  # [D/k]
     shard = torch.nn.Parameter(shard)
     shard.grad = torch.zeros_like(shard)
@@ -362,17 +362,17 @@ def server_group():
     return dist.new_group(backend="gloo") if nccl else None
 
 
-def _place(servers, group, serves=False):
+def role(servers, group, serves=False):
     """(ranks in the group, this rank's number); its role is the right one."""
     n, r = dist.get_world_size(group), dist.get_rank(group)
     if not 1 <= servers < n:
         raise ValueError(
-            f"{n} ranks need a server and a worker at least; here {servers} would "
-            "serve."
+            f"{n} ranks need a server and a worker at least; here {servers} "
+            "would serve."
         )
     if (0 <= r < servers) != serves:
-        role = "serves" if serves else "works"
+        does = "serves" if serves else "works"
         raise ValueError(
-            f"Rank {r} {role}, but ranks 0 to {servers - 1} are the servers."
+            f"Rank {r} {does}, but ranks 0 to {servers - 1} are the servers."
         )
     return n, r

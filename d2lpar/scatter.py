@@ -35,7 +35,7 @@ def flat_broadcast(tensor, src=0, group=None):
     n-1 rounds, and the root sends (n-1) S bytes.  The tensors have one size
     and dtype.  Raises ValueError where `src` is no rank of the group.
     """
-    n, r = _members(group, src)
+    n, r = members(group, src)
     if r != src:
         dist.recv(tensor, group=group, group_src=src)
         return
@@ -55,9 +55,9 @@ def tree_broadcast(tensor, src=0, group=None):
     ceil(log2 n) rounds, n-1 messages; the root sends ceil(log2 n) S bytes.
     The binomial tree (Thakur, Rabenseifner and Gropp 2005).
     """
-    n, r = _members(group, src)
+    n, r = members(group, src)
     v = (r - src) % n
-    for have in _doublings(n):
+    for have in doublings(n):
         if v < have and v + have < n:
             dist.send(tensor, group=group, group_dst=(r + have) % n)
         elif have <= v < 2 * have:
@@ -77,7 +77,7 @@ def scatter(tensor, scatter_list=None, src=0, group=None):
     Empty ones do not travel.  The root sends all but its own shard, in n-1
     rounds.  The list stays as it was; the other ranks give none.
     """
-    n, r = _members(group, src)
+    n, r = members(group, src)
     _check_list(scatter_list, r == src, n)
     if r == src:
         for i in _others(src, n):
@@ -101,7 +101,7 @@ def gather(tensor, gather_list=None, dst=0, group=None):
     Empty ones do not travel.  n-1 rounds; the root receives all but its own.
     The tensors stay as they were; the other ranks give no list.
     """
-    n, r = _members(group, dst)
+    n, r = members(group, dst)
     _check_list(gather_list, r == dst, n)
     if r == dst:
         for i in _others(dst, n):
@@ -120,7 +120,7 @@ def flat_reduce(tensor, dst=0, group=None):
     n-1 rounds, and the root receives (n-1) S bytes into one spare tensor.
     torch leaves undefined what the other ranks hold afterwards.
     """
-    n, r = _members(group, dst)
+    n, r = members(group, dst)
     if r != dst:
         dist.send(tensor, group=group, group_dst=dst)
         return
@@ -143,9 +143,9 @@ def tree_reduce(tensor, dst=0, group=None):
     ceil(log2 n) rounds, n-1 messages of S bytes.  A rank that receives needs
     at most two spare tensors, one that only sends needs none.
     """
-    n, r = _members(group, dst)
+    n, r = members(group, dst)
     v, total = (r - dst) % n, tensor
-    for half in reversed(_doublings(n)):
+    for half in reversed(doublings(n)):
         if v < half and v + half < n:
             incoming = torch.empty_like(tensor)
             dist.recv(incoming, group=group, group_src=(r + half) % n)
@@ -172,7 +172,7 @@ def ring_reduce_scatter(chunks, group=None):
     rounds; rank r sends all but chunk r, and needs one spare chunk of memory.
     The ring of Patarasuk and Yuan 2009, first half.
     """
-    n, r = _members(group)
+    n, r = members(group)
     _check_list(chunks, True, n)
     spare = chunks[0].new_empty(max(chunk.numel() for chunk in chunks))
     for k in range(n - 1):
@@ -194,7 +194,7 @@ def ring_all_gather(chunks, group=None):
     `chunks` is a list of n tensors; they may differ in size and be empty.
     n-1 rounds; rank r sends all but chunk r+1.  No spare memory.
     """
-    n, r = _members(group)
+    n, r = members(group)
     _check_list(chunks, True, n)
     for k in range(n - 1):
         mine, theirs = chunks[(r - k) % n], chunks[(r - k - 1) % n]
@@ -216,7 +216,7 @@ def all_gather(tensor_list, tensor, group=None):
 
     The entries say how much comes from whom; all ranks give the same sizes.
     """
-    n, r = _members(group)
+    n, r = members(group)
     _check_list(tensor_list, True, n)
     _copy_own(tensor, tensor_list[r])
     ring_all_gather(tensor_list, group)
@@ -234,7 +234,7 @@ def all_to_all(output_list, input_list, group=None):
     Sizes may differ, and the inputs stay as they were.  n-1 rounds; rank r
     sends all but input r, each to another rank.
     """
-    n, r = _members(group)
+    n, r = members(group)
     _check_list(input_list, True, n)
     _check_list(output_list, True, n)
     _copy_own(input_list[r], output_list[r])
@@ -248,12 +248,12 @@ def _others(root, n):
     return [(root + k) % n for k in range(1, n)]
 
 
-def _doublings(n):
+def doublings(n):
     """1, 2, 4, ... below n: how many have it before each step of a tree."""
     return [2**k for k in range((n - 1).bit_length())]
 
 
-def _members(group, root=0):
+def members(group, root=0):
     """(size of the group, this rank's number in it); the root is in it."""
     n, r = dist.get_world_size(group), dist.get_rank(group)
     if r < 0:

@@ -23,8 +23,9 @@ from collections import deque
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from . import gantt
-from .timeline import Event, Timeline
+from .show import gantt
+from .show.events import Event
+from .show.timeline import Timeline
 
 KINDS = "FBW"
 
@@ -435,7 +436,7 @@ class Simulation:
 
     def play(self, title=None):
         """The boxes as a player; where no script runs, the picture."""
-        from . import player
+        from .show import player
 
         title = title or repr(self).partition(": ")[2]
         timelines = {title: self.timeline}

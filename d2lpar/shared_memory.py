@@ -22,13 +22,14 @@ import weakref
 import torch
 import torch.distributed as dist
 
-from .backends.common_memory import common_memory
+from .scatter import members
+from .world.real.common_memory import common_memory
 
 BYTES = 1 << 26  # of a board; what no tensor needs takes no memory
 LINE = 64  # bytes of a cache line: no two ranks write into the same one
 STEPS, SIZE, CALL = range(3)  # what a rank writes into its line
 
-boards = {}  # id of a process group: its _Board
+boards = {}  # id of a process group: its Board
 
 
 def shared_memory_allreduce(tensor, group=None):
@@ -81,18 +82,16 @@ def board_of(group):
     """The board of the group, made by the first call, gone with the group."""
     group = group or dist.group.WORLD
     if id(group) not in boards:
-        boards[id(group)] = _Board(group)
+        boards[id(group)] = Board(group)
         weakref.finalize(group, boards.pop, id(group), None)
     return boards[id(group)]
 
 
-class _Board:
+class Board:
     """Memory that the ranks of one group share, and a way for them to meet."""
 
     def __init__(self, group):
-        self.n, self.r = dist.get_world_size(group), dist.get_rank(group)
-        if self.r < 0:
-            raise ValueError("This rank is not in the group: only members may call.")
+        self.n, self.r = members(group)
         self.group, self.lock = weakref.ref(group), threading.Lock()
         self.steps, self.heard, self.views = 0, time.monotonic(), {}
         width = max(BYTES // self.n**2 // LINE, 1) * LINE  # bytes of a cell

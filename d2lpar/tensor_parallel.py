@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import functional as F
 
-from .allreduce import allreduce
+from .fastest import allreduce
 from .scatter import ring_all_gather
 
 

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import address
 
-from d2lpar import glossary, inline_code, notebooks, player
+from d2lpar.show import player
+from d2lpar.tools import glossary, inline_code, notebooks
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = ("INSTRUCTORS.md", "CONTRIBUTING.md", "CHANGELOG.md")

@@ -8,7 +8,7 @@ import json
 import re
 from pathlib import Path
 
-from d2lpar import inline_code, notebooks
+from d2lpar.tools import inline_code, notebooks
 
 ROOT = Path(__file__).resolve().parent.parent
 IGNORE, RAISES = "nbval-ignore-output", "raises-exception"

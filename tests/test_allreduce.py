@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 import d2lpar
 from d2lpar import allreduce as a
-from d2lpar import costs
+from d2lpar import costs, fastest
 
 RANKS = (1, 2, 3, 4, 5, 8)
 WORLDS = ("sim", "gloo")
@@ -26,7 +26,7 @@ FORMS = {
     a.recursive_doubling_allreduce: costs.recursive_doubling_cost,
     a.halving_doubling_allreduce: costs.halving_doubling_cost,
 }
-ALL = (*FORMS, a.allreduce)
+ALL = (*FORMS, fastest.allreduce)
 
 
 def name(algorithm):
@@ -135,7 +135,7 @@ def test_all_count_in_ranks_of_the_group(members, world):
     ("n", "per_node"), [(1, 1), (2, 1), (3, 3), (4, 2), (6, 3), (8, 2), (8, 4)]
 )
 def test_hierarchies_equal_torchs(n, per_node, world):
-    both = (a.hierarchical_allreduce, a.allreduce)
+    both = (a.hierarchical_allreduce, fastest.allreduce)
     arguments = (DTYPES, both, None, per_node)
     run = d2lpar.run(sums, small(n), *arguments, world_size=n, backend=world)
     assert len(set(run.results)) == 1
@@ -330,7 +330,7 @@ def test_a_node_sends_little_to_other_nodes():
 
 def chosen(sizes):
     """The names that this rank chooses for float32 tensors of these sizes."""
-    return [a._fastest(torch.empty(size), None).__name__ for size in sizes]
+    return [fastest.fastest(torch.empty(size), None).__name__ for size in sizes]
 
 
 @pytest.mark.parametrize(
@@ -368,9 +368,9 @@ def test_the_choice_is_nearly_the_fastest(cluster, n):
                 lambda algorithm=algorithm, x=elements: algorithm(torch.ones(x)),
                 world_size=n, backend="sim", cluster=CLUSTERS[cluster], device="meta",
             ).elapsed
-            for algorithm in (a.allreduce, *a.CANDIDATES)
+            for algorithm in (fastest.allreduce, *fastest.CANDIDATES)
         }  # fmt: skip
-        assert seconds.pop(a.allreduce) <= 1.05 * min(seconds.values())
+        assert seconds.pop(fastest.allreduce) <= 1.05 * min(seconds.values())
 
 
 def test_processes_of_one_host_use_its_memory():
@@ -392,7 +392,7 @@ def test_launchers_say_whether_there_is_one_host(monkeypatch, variables, expecte
         monkeypatch.delenv(variable, raising=False)
     for variable, value in variables.items():
         monkeypatch.setenv(variable, value)
-    assert a._one_host() is expected
+    assert fastest.one_host() is expected
 
 
 def test_ranks_on_several_hosts_send_messages():

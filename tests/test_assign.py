@@ -8,8 +8,9 @@ import pytest
 import torch.distributed as dist
 
 from conftest import ROOT
-from d2lpar import assign, check, checks, cli, exercises, notebooks
-from d2lpar.rubrics import variations
+from d2lpar import check
+from d2lpar.checks import checker, variations
+from d2lpar.tools import assign, cli, exercises, notebooks
 from zoo import load
 
 SOLUTIONS = ROOT / "solutions"
@@ -38,7 +39,7 @@ def answer(cells, notebook):
 @pytest.fixture
 def few(monkeypatch):
     """Checks look at the first cases only, in the simulator: this is about words."""
-    find = checks.find
+    find = checker.find
 
     def thin(exercise):
         def cases(rng):
@@ -51,9 +52,9 @@ def few(monkeypatch):
         change = {"cases": cases, "processes": (), "public": public}
         return dataclasses.replace(exercise, **change)
 
-    monkeypatch.setattr(checks, "STRICT", True)
-    monkeypatch.setattr(checks, "find", lambda name: thin(find(name)))
-    monkeypatch.setattr(checks, "replaced", lambda: [])  # that is what we do here
+    monkeypatch.setattr(checker, "STRICT", True)
+    monkeypatch.setattr(checker, "find", lambda name: thin(find(name)))
+    monkeypatch.setattr(checker, "replaced", lambda: [])  # that is what we do here
 
 
 def test_there_is_one_in_every_chapter_from_04_on():
@@ -215,9 +216,9 @@ def test_words_that_are_not_there_get_a_sentence():
 
 def test_an_unknown_variation_gets_a_sentence():
     with pytest.raises(ValueError, match="no variation '05.1z' of 05.1: 05.1b"):
-        checks.find("05.1z")
+        checker.find("05.1z")
     with pytest.raises(ValueError, match="no variation '05.2b' of 05.2: none"):
-        checks.find("05.2b")
+        checker.find("05.2b")
 
 
 def test_the_command_tells_the_instructor_what_is_varied(tmp_path, capsys, monkeypatch):

@@ -9,7 +9,8 @@ from rich.console import Console
 
 import d2lpar
 from conftest import ROOT
-from d2lpar import bench, costs
+from d2lpar import costs
+from d2lpar.tools.bench import bench
 
 READ = {"64K": 65536, "1M": 2**20, " 1.5 mb": 3 * 2**19, "4096": 4096, "2MiB": 2**21}
 SHOWN = {65536: "64 KB", 2**20: "1 MB", 3 * 2**19: "1.5 MB", 12: "12 B"}

@@ -6,7 +6,8 @@ import pytest
 from rich.console import Console
 
 import d2lpar
-from d2lpar import bench_overlap, overlap
+from d2lpar import overlap
+from d2lpar.tools.bench import overlap as bench_overlap
 
 
 def test_the_plan_is_what_was_asked_for():

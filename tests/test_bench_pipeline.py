@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 import d2lpar
-from d2lpar import bench_pipeline
+from d2lpar.tools.bench import pipeline as bench_pipeline
 
 
 def test_the_plan_is_what_was_asked_for():

@@ -4,7 +4,7 @@ import pytest
 from rich.console import Console
 
 import d2lpar
-from d2lpar import bench_sharding as b
+from d2lpar.tools.bench import sharding as b
 
 SMALL = (16, 2, 4)
 

@@ -7,9 +7,9 @@ import torch
 from rich.console import Console
 
 import d2lpar
-from d2lpar import bench_tensor_parallel as b
 from d2lpar import tensor_parallel
 from d2lpar.tensor_parallel import RowParallel
+from d2lpar.tools.bench import tensor_parallel as b
 
 
 def test_the_plan_is_what_was_asked_for():

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from conftest import ROOT
-from d2lpar import catalogue, cli, notebooks
+from d2lpar.tools import catalogue, cli, notebooks
 
 CHAPTERS = sorted(ROOT.glob("chapters/*.ipynb"))
 EACH = pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)

@@ -14,12 +14,11 @@ import torch.distributed as dist
 
 import d2lpar
 from conftest import WATCHDOG
-from d2lpar import checks
-from d2lpar.report import Report, Row
-from d2lpar.rubrics import judging
-from d2lpar.rubrics.guard import replaced
-from d2lpar.rubrics.judging import Case, Exercise, Mistake
-from d2lpar.rubrics.requirements import (
+from d2lpar.checks import checker, judging
+from d2lpar.checks.guard import replaced
+from d2lpar.checks.judging import Case, Exercise, Mistake
+from d2lpar.checks.report import Report, Row
+from d2lpar.checks.requirements import (
     bytes_sent,
     extra_memory,
     from_messages,
@@ -28,7 +27,7 @@ from d2lpar.rubrics.requirements import (
     same_bits,
     untouched,
 )
-from d2lpar.rubrics.showing import compared
+from d2lpar.checks.showing import compared
 from zoo import ex_02_1
 from zoo.ex_05_1 import in_turn, torch_scatter
 
@@ -75,7 +74,7 @@ RING = Exercise(
 @pytest.fixture
 def ring(monkeypatch):
     """`check("99.1", ...)` is the exercise above."""
-    monkeypatch.setattr(checks, "find", {"99.1": RING}.get)
+    monkeypatch.setattr(checker, "find", {"99.1": RING}.get)
     return lambda function, **options: d2lpar.check("99.1", function, **options)
 
 
@@ -179,7 +178,7 @@ def test_a_barrier_is_forbidden_and_leaves_the_other_figures(ring):
 def test_two_ways_round_the_exercise_are_both_judged(monkeypatch):
     other = judging.Requirement("other", lambda a: 1, lambda case: 0, instead=bool)
     exercise = Exercise("99.1", "Pass on", cases, [from_messages(), other])
-    monkeypatch.setattr(checks, "find", {"99.1": exercise}.get)
+    monkeypatch.setattr(checker, "find", {"99.1": exercise}.get)
     report = d2lpar.check("99.1", gathers)
     assert report.score == 0.5
     assert [row.passed for row in report.rows] == [True, False, False, True]
@@ -254,14 +253,14 @@ def test_a_replaced_function_of_the_library_is_named(ring, monkeypatch):
     monkeypatch.setattr(judging, "same", lambda *_: True)
     report = ring(keeps_own)
     assert (report.score, report.mistake) == (0.0, "replaced")
-    assert "d2lpar.rubrics.judging.same" in report.sentence
+    assert "d2lpar.checks.judging.same" in report.sentence
 
 
 def test_a_function_that_is_replaced_by_the_answer_is_named(ring, monkeypatch):
     kept = judging.close
 
     def cheats(x):
-        judging_ = sys.modules["d2lpar.rubrics.judging"]
+        judging_ = sys.modules["d2lpar.checks.judging"]
         judging_.close = lambda *_: True
         return x.clone()
 
@@ -287,7 +286,7 @@ def test_another_seed_draws_other_numbers(monkeypatch):
             yield case
 
     exercise = Exercise("99.1", "Pass on", remember, processes=())
-    monkeypatch.setattr(checks, "find", {"99.1": exercise}.get)
+    monkeypatch.setattr(checker, "find", {"99.1": exercise}.get)
     for seed in (0, 1, 0):
         d2lpar.check("99.1", pass_on, seed=seed)
     first, second, third = drawn[:3], drawn[3:6], drawn[6:]
@@ -301,7 +300,7 @@ def test_real_processes_are_tried_where_the_exercise_says_so(monkeypatch):
 
     memory = [extra_memory(lambda case: 40)]  # counted in the simulator only
     exercise = Exercise("99.1", "Pass on", cases, memory)
-    monkeypatch.setattr(checks, "find", {"99.1": exercise}.get)
+    monkeypatch.setattr(checker, "find", {"99.1": exercise}.get)
     assert d2lpar.check("99.1", pass_on).passed
     report = d2lpar.check("99.1", knows_the_simulator)
     assert "Score 0: the outcome is not right on real processes" in str(report)
@@ -320,7 +319,7 @@ def through_a_module(x):
 
 def test_a_side_channel_of_threads_does_not_pass(monkeypatch):
     exercise = Exercise("99.1", "Pass on", cases)
-    monkeypatch.setattr(checks, "find", {"99.1": exercise}.get)
+    monkeypatch.setattr(checker, "find", {"99.1": exercise}.get)
     report = d2lpar.check("99.1", through_a_module)
     vars(torch).pop("board")
     assert [row.passed for row in report.rows] == [True, False]
@@ -328,7 +327,9 @@ def test_a_side_channel_of_threads_does_not_pass(monkeypatch):
 
 
 def test_the_notebooks_own_defaults_do_not_matter(ring, monkeypatch):
-    monkeypatch.setitem(d2lpar.launch._defaults, "cluster", d2lpar.Cluster.of("2xA100"))
+    monkeypatch.setitem(
+        d2lpar.world.launch._defaults, "cluster", d2lpar.Cluster.of("2xA100")
+    )
     assert ring(pass_on).passed  # on 4 ranks
 
 
@@ -337,7 +338,7 @@ def test_a_pattern_in_the_failing_cases_is_told(monkeypatch):
         return pass_on(x) if dist.get_world_size() != 3 else x
 
     exercise = Exercise("99.1", "Pass on", cases)
-    monkeypatch.setattr(checks, "find", {"99.1": exercise}.get)
+    monkeypatch.setattr(checker, "find", {"99.1": exercise}.get)
     report = d2lpar.check("99.1", not_for_three)
     assert report.sentence == "It fails exactly where the number of ranks is odd."
 
@@ -388,7 +389,7 @@ def with_one_rank(rng):
 def from_one(monkeypatch):
     """`check("99.1", ...)` begins with one rank."""
     exercise = dataclasses.replace(RING, cases=with_one_rank, mistakes=[])
-    monkeypatch.setattr(checks, "find", {"99.1": exercise}.get)
+    monkeypatch.setattr(checker, "find", {"99.1": exercise}.get)
     return lambda function: d2lpar.check("99.1", function)
 
 

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from conftest import ROOT, WATCHDOG, family_of
-from d2lpar import cli, notebooks
+from d2lpar.tools import cli, notebooks
 
 
 def invoke(*arguments):
@@ -78,9 +78,11 @@ def test_execute_writes_outputs_and_leaves_a_failing_chapter(course):
 
 
 def test_sync_repairs_and_prints_what_changed(course):
-    library = (ROOT / "d2lpar" / "inline_code.py").read_text()
+    library = (ROOT / "d2lpar/tools/inline_code.py").read_text()
     path = course / "chapters" / "02_show.ipynb"
-    save(path, code("# in d2lpar/inline_code.py\ndef is_marked(x):\n    return 1"))
+    save(
+        path, code("# in d2lpar/tools/inline_code.py\ndef is_marked(x):\n    return 1")
+    )
     result = invoke("sync", "02")
     assert result.exit_code == 0
     assert "-def is_marked(x):" in result.stdout
@@ -106,15 +108,15 @@ def test_a_mistake_gets_one_sentence(course):
 
 def test_sync_of_a_cell_that_the_library_does_not_have(course):
     path = course / "chapters" / "02_show.ipynb"
-    save(path, code("# in d2lpar/inline_code.py\ndef nothing():\n    return 1"))
+    save(path, code("# in d2lpar/tools/inline_code.py\ndef nothing():\n    return 1"))
     with pytest.raises(cli.Refused, match="02_show.*does not define nothing"):
         CliRunner().invoke(cli.app, ["sync", "02"], catch_exceptions=False)
 
 
 def test_a_wheel_without_nbclient_says_what_to_install(course, monkeypatch):
-    monkeypatch.delitem(sys.modules, "d2lpar.execution", raising=False)
+    monkeypatch.delitem(sys.modules, "d2lpar.tools.execution", raising=False)
     monkeypatch.setitem(sys.modules, "nbclient", None)
-    monkeypatch.delattr("d2lpar.execution", raising=False)
+    monkeypatch.delattr("d2lpar.tools.execution", raising=False)
     with pytest.raises(cli.Refused, match=r'pip install "d2lpar\[lab\]"'):
         cli._execution()
 
@@ -126,7 +128,7 @@ def test_doctor_exits_with_zero_where_the_course_runs():
 
 
 def test_doctor_exits_with_one_where_it_does_not(monkeypatch):
-    from d2lpar import doctor
+    from d2lpar.tools import doctor
 
     monkeypatch.setattr(doctor, "_torch", lambda: None)
     assert invoke("doctor").exit_code == 1
@@ -156,13 +158,13 @@ def test_lab_without_jupyterlab_says_what_to_install(tmp_path, monkeypatch):
 
 def training_benches():
     names = "overlap", "sharding", "tensor_parallel", "pipeline"
-    return [importlib.import_module(f"d2lpar.bench_{name}") for name in names]
+    return [importlib.import_module(f"d2lpar.tools.bench.{name}") for name in names]
 
 
 @pytest.fixture
 def short_bench(monkeypatch):
     """A bench of two steps that measure nothing."""
-    from d2lpar import bench
+    from d2lpar.tools.bench import bench
 
     row = {"ranks": 2, "bytes": 2**20, "algorithm": bench.NATIVE, "seconds": 0.002}
     steps = [
@@ -186,7 +188,7 @@ def test_bench_prints_tables_and_writes_json(short_bench, tmp_path):
 
 
 def test_bench_hands_on_its_options(monkeypatch):
-    from d2lpar import bench
+    from d2lpar.tools.bench import bench
 
     given = []
     monkeypatch.setenv("D2LPAR_PROGRESS", "1")
@@ -213,7 +215,7 @@ def test_bench_hands_on_its_options(monkeypatch):
     ],
 )
 def test_bench_refuses_before_it_measures(options, sentence, monkeypatch):
-    from d2lpar import bench
+    from d2lpar.tools.bench import bench
 
     monkeypatch.setattr(bench, "startup", lambda quick: pytest.fail("it measured"))
     with pytest.raises(cli.Refused, match=sentence):

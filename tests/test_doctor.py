@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console
 
 import d2lpar
-from d2lpar import doctor
-from d2lpar.backends import torch_private, versions
+from d2lpar.tools import doctor
+from d2lpar.world import torch_private, versions
 
 
 def fake_torch(version="2.13.0", cuda="13.0", gpus=0, peers=True, nccl=True):

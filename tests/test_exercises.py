@@ -12,7 +12,11 @@ import sys
 import pytest
 
 from conftest import ROOT
-from d2lpar import check, checks, execution, exercises, grading, handins, notebooks
+from d2lpar import check
+from d2lpar.checks import checker
+from d2lpar.tools import execution, exercises, notebooks
+from d2lpar.tools.grading import grade as grading
+from d2lpar.tools.grading import handins
 from zoo import ex_05_1
 
 SOLUTIONS = sorted(ROOT.glob("solutions/*.ipynb"))
@@ -58,7 +62,7 @@ def test_nothing_of_the_answer_is_in_the_exercise(path):
 def test_every_exercise_of_the_chapter_is_graded_once(path):
     cells = graded(notebooks.read(path), "grade")
     names = [re.match(r'display\(d2lpar.check\("(.*?)"', c["source"])[1] for c in cells]
-    assert names == [e.name for e in checks.exercises_of(path.stem[:2])]
+    assert names == [e.name for e in checker.exercises_of(path.stem[:2])]
     assert all(2 <= c["metadata"]["nbgrader"]["points"] <= 5 for c in cells)
 
 

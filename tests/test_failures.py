@@ -18,9 +18,9 @@ import torch.distributed as dist
 
 import d2lpar
 from conftest import WATCHDOG
-from d2lpar import DeadlockError, MismatchError, RankError, progress
-from d2lpar.backends import patience
-from d2lpar.backends.pipes import OUTPUT_LIMIT
+from d2lpar import DeadlockError, MismatchError, RankError
+from d2lpar.world import engine, patience, progress
+from d2lpar.world.pipes import OUTPUT_LIMIT
 
 TIMEOUT = 5.0  # seconds until a run counts as stuck
 BOTH = pytest.mark.parametrize("backend", ["sim", "gloo"])
@@ -53,6 +53,22 @@ def fails(fn, *args, n=3, backend="sim", **options):
     assert after == before
     assert error.run.world_size == n
     return error
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "/venv/lib/python3.13/site-packages/filelock/_api.py",
+        "/usr/local/lib/python3.12/dist-packages/numpy/linalg.py",  # Colab
+        torch.__file__,
+        d2lpar.__file__,
+        os.__file__,
+        "<frozen importlib._bootstrap>",
+    ],
+)
+def test_what_is_installed_is_not_the_users(name):
+    assert not engine.is_users(name)
+    assert engine.is_users("/home/ada/train.py")
 
 
 def names(error, *texts):

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from conftest import ROOT
-from d2lpar import notebooks
+from d2lpar.tools import notebooks
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 INSTRUCTORS = (ROOT / "INSTRUCTORS.md").read_text(encoding="utf-8")

@@ -9,8 +9,10 @@ import pytest
 from typer.testing import CliRunner
 
 from conftest import ROOT
-from d2lpar import cli, gradebook, grading, grading_class, grading_process, handins
-from d2lpar.handins import Submission
+from d2lpar.tools import cli
+from d2lpar.tools.grading import class_files, gradebook, handins, process
+from d2lpar.tools.grading import grade as grading
+from d2lpar.tools.grading.handins import Submission
 
 CANVAS = """\
 Student,ID,SIS User ID,SIS Login ID,Section,05_scatter (98765),Final Score
@@ -195,7 +197,7 @@ def test_what_canvas_imports(tmp_path):
     (tmp_path / "in" / name).write_text("{}")
     [found] = handins.submissions(tmp_path / "in")
     each = {"05.1": (2.0 + 1 / 12, 3.0), "05.2": (4.5, 18.0)}
-    files = grading_class.Files(canvas=tmp_path / "out.csv", roster=roster)
+    files = class_files.Files(canvas=tmp_path / "out.csv", roster=roster)
     files.add(grading.Grade(found, "05_scatter", each))
     files.add(graded("x.ipynb", 1.0, student="stranger"))
     assert files.ending() == ["Not found on the roster: stranger."]
@@ -214,7 +216,7 @@ def test_what_moodle_imports(tmp_path):
     folder.mkdir(parents=True)
     (folder / "05_scatter.ipynb").write_text("{}")
     [found] = handins.submissions(tmp_path / "in")
-    files = grading_class.Files(moodle=tmp_path / "out.csv", roster=roster)
+    files = class_files.Files(moodle=tmp_path / "out.csv", roster=roster)
     files.add(
         grading.Grade(found, "05_scatter", {"05.1": (3.0, 3.0), "05.2": (4.5, 18.0)})
     )
@@ -259,18 +261,18 @@ def test_an_import_wants_a_roster(tmp_path, option):
     with pytest.raises(
         ValueError, match=f"--{option} wants to know who is in the class"
     ):
-        grading_class.Files(**{option: tmp_path / "x.csv"})
+        class_files.Files(**{option: tmp_path / "x.csv"})
 
 
 def test_canvas_wants_its_own_columns(tmp_path):
     roster = gradebook.read_roster(written(tmp_path, PLAIN))
     with pytest.raises(ValueError, match="the gradebook that Canvas exports"):
-        grading_class.Files(canvas=tmp_path / "x.csv", roster=roster)
+        class_files.Files(canvas=tmp_path / "x.csv", roster=roster)
 
 
 def test_the_command_reads_a_download_and_writes_an_import(tmp_path, monkeypatch):
     told = [{"exercise": "00.1", "score": 0.75, "report": "the report"}, {"end": True}]
-    monkeypatch.setattr(grading_process, "run", lambda *a: (told, None))
+    monkeypatch.setattr(process, "run", lambda *a: (told, None))
     inside = tmp_path / "submitted"
     inside.mkdir()
     for name in ("doejane_123456_987654_00_start", "roe_LATE_123457_987655_00_start"):
@@ -329,7 +331,7 @@ def test_nothing_of_another_run_is_overwritten(tmp_path):
         (tmp_path / name).write_text("before")
     (tmp_path / "told").mkdir()
     (tmp_path / "told" / "x.md").write_text("before")
-    files = grading_class.Files(tmp_path / "grades.csv", tmp_path / "told")
+    files = class_files.Files(tmp_path / "grades.csv", tmp_path / "told")
     files.add(graded(tmp_path / "x.ipynb", 1.0, student="x"))
     names = {str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file()}
     assert names == {"grades.csv", "grades-2.csv", "grades-3.csv", "told/x.md",
@@ -350,7 +352,7 @@ def test_the_file_is_whole_or_as_it_was(tmp_path):
 
 
 def test_no_feedback_overwrites_another(tmp_path):
-    files = grading_class.Files(feedback=tmp_path)
+    files = class_files.Files(feedback=tmp_path)
     students = ["Jane", "jane", "a/b", "a:b", "L" * 300, "L" * 299, "\x1b[2J", ""]
     for student in students:
         files.add(graded("x.ipynb", 1.0, student=student))

@@ -21,21 +21,20 @@ from torch import nn
 from typer.testing import CliRunner
 
 from conftest import ROOT, eventually
-from d2lpar import (
-    checks,
-    cli,
-    grading,
-    grading_class,
-    grading_exchange,
-    grading_limits,
-    grading_process,
-    grading_sandbox,
-    handins,
-    notebooks,
-)
+from d2lpar.checks import checker, judging
+from d2lpar.checks.report import Report
+from d2lpar.checks.rubrics import start
 from d2lpar.errors import RankError
-from d2lpar.report import Report
-from d2lpar.rubrics import judging, start
+from d2lpar.tools import cli, notebooks
+from d2lpar.tools.grading import (
+    class_files,
+    exchange,
+    handins,
+    limits,
+    process,
+    sandbox,
+)
+from d2lpar.tools.grading import grade as grading
 
 ENDLESS = """
 import time
@@ -103,11 +102,11 @@ TRIES = {
     "def starts():\n    subprocess.run(['true'])\n"
     "d2lpar.run(starts, world_size=1, backend='gloo')": "starts no programs",
     "torch.save([1], 'model.pt')": None,
-    "from d2lpar.allreduce import allreduce\n"  # through memory of another rank
+    "from d2lpar.fastest import allreduce\n"  # through memory of another rank
     "def add():\n    x = torch.ones(1000)\n    allreduce(x)\n    return x[0].item()\n"
     "assert d2lpar.run(add, world_size=2, backend='gloo').results == [2.0, 2.0]": None,
 }
-if not grading_sandbox.problem():  # C code writes it, which Python does not see
+if not sandbox.problem():  # C code writes it, which Python does not see
     TRIES["torch.save([1], {out!r})"] = "RuntimeError"
 ANSWERS = {  # of 10.3; 08.2 is answered rightly
     "right": None,
@@ -237,7 +236,7 @@ def test_a_file_that_is_no_notebook_costs_its_own_row(graded):
 
 
 def test_the_protection_is_said_in_one_line(graded):
-    assert grading_sandbox.in_force() in graded[3]
+    assert sandbox.in_force() in graded[3]
 
 
 @pytest.mark.parametrize(
@@ -291,7 +290,7 @@ print([seen, written == [os.getcwd()], net, os.environ.get("SECRET"), others])
 """
 
 
-@pytest.mark.skipif(bool(grading_sandbox.problem()), reason=grading_sandbox.problem())
+@pytest.mark.skipif(bool(sandbox.problem()), reason=sandbox.problem())
 def test_bubblewrap_shows_the_course_and_nothing_else(tmp_path, monkeypatch):
     monkeypatch.setenv("SECRET", "1234")
     (tmp_path / "work").mkdir()
@@ -299,10 +298,10 @@ def test_bubblewrap_shows_the_course_and_nothing_else(tmp_path, monkeypatch):
     hidden = [ROOT / "solutions", ROOT / "tests", tmp_path / "roster.csv"]
     secret = Path(grading.__file__).parent / "rubrics"  # it lies where Python looks
     paths = [grading.__file__, *hidden, secret / "guard.py"]
-    inside = grading_sandbox.wrapped(tmp_path / "work", [secret])
+    inside = sandbox.wrapped(tmp_path / "work", [secret])
     done = subprocess.run(
         [*inside, sys.executable, "-c", INSIDE, *map(str, paths)],
-        env=grading_sandbox.environ(tmp_path / "work"), capture_output=True, text=True,
+        env=sandbox.environ(tmp_path / "work"), capture_output=True, text=True,
     )  # fmt: skip
     wanted = [[True, False, False, False, False], True, "Network is unreachable", None]
     wanted.append(0)  # beside itself and bubblewrap there is no process
@@ -310,12 +309,12 @@ def test_bubblewrap_shows_the_course_and_nothing_else(tmp_path, monkeypatch):
 
 
 def test_without_bubblewrap_the_line_says_why(monkeypatch):
-    monkeypatch.setattr(grading_sandbox.shutil, "which", lambda name: None)
-    grading_sandbox.problem.cache_clear()
+    monkeypatch.setattr(sandbox.shutil, "which", lambda name: None)
+    sandbox.problem.cache_clear()
     try:
-        line = grading_sandbox.in_force()
+        line = sandbox.in_force()
     finally:
-        grading_sandbox.problem.cache_clear()
+        sandbox.problem.cache_clear()
     why = "bubblewrap is" if sys.platform == "linux" else "bubblewrap"
     assert line.startswith("Protection: Python's audit hook, limits on time and memory")
     assert f"and nothing else: {why}" in line
@@ -342,7 +341,7 @@ def test_who_has_left_the_session_is_ended_too(tmp_path):
     worker = subprocess.Popen(["sleep", "60"], start_new_session=True)
     environ = os.environ | {"D2LPAR_GRADED": str(tmp_path)}
     stray = subprocess.Popen(["sleep", "60"], env=environ, start_new_session=True)
-    grading_process._kill(worker, {}, tmp_path)
+    process._kill(worker, {}, tmp_path)
     assert worker.poll() is not None
     assert stray.wait(5) is not None
 
@@ -351,20 +350,17 @@ def test_who_has_left_the_session_is_ended_too(tmp_path):
 
 
 def test_a_line_that_is_forged_repeated_or_left_out_is_seen():
-    key = b"k" * grading_process.KEY
-    lines = [
-        grading_process.sealed(json.dumps([i, {"step": i}]), key) + "\n"
-        for i in range(3)
-    ]
-    assert grading_process._opened("".join(lines), key) == (
+    key = b"k" * process.KEY
+    lines = [process.sealed(json.dumps([i, {"step": i}]), key) + "\n" for i in range(3)]
+    assert process._opened("".join(lines), key) == (
         [{"step": i} for i in range(3)],
         True,
     )
     half = "".join(lines)[:-5]  # the process ended while it wrote
-    assert grading_process._opened(half, key) == ([{"step": 0}, {"step": 1}], True)
-    forged = grading_process.sealed(json.dumps([1, {"score": 1.0}]), b"another") + "\n"
+    assert process._opened(half, key) == ([{"step": 0}, {"step": 1}], True)
+    forged = process.sealed(json.dumps([1, {"score": 1.0}]), b"another") + "\n"
     for wrong in ([lines[0], forged], [lines[0], lines[0]], [lines[0], lines[2]]):
-        assert grading_process._opened("".join(wrong), key) == ([{"step": 0}], False)
+        assert process._opened("".join(wrong), key) == ([{"step": 0}], False)
 
 
 # What the runner tells the judge
@@ -383,26 +379,26 @@ class Evil:
         pickle.dumps(Evil()),
         pickle.dumps(torch.ones(1)),  # torch loads its storage with all of pickle
         b"cbuiltins\neval\n.",
-        b"cd2lpar.grading_exchange\npickle.loads\n.",
-        b"cd2lpar.grading_process\nrun\n.",
-        b"cd2lpar.rubrics.judging\non_ranks\n.",
+        b"cd2lpar.tools.grading.exchange\npickle.loads\n.",
+        b"cd2lpar.tools.grading.process\nrun\n.",
+        b"cd2lpar.checks.judging\non_ranks\n.",
         # parts for a class, for a function, and a call of what a class has made
-        b"cd2lpar.rubrics.judging\nExercise\n(N(Vweight\ncbuiltins\nslice\ndtb.",
-        b"cd2lpar.grading_exchange\n_foreign\n(N(Vmine\nI1\ndtb.",
+        b"cd2lpar.checks.judging\nExercise\n(N(Vweight\ncbuiltins\nslice\ndtb.",
+        b"cd2lpar.tools.grading.exchange\n_foreign\n(N(Vmine\nI1\ndtb.",
         b"ctorch.nn.modules.linear\nIdentity\n)R(I1\ntR.",
         b"",
         b"\xff" * 100,
     ],
 )
 def test_the_judge_loads_nothing_that_runs(data):
-    with pytest.raises(grading_exchange.Forbidden):
-        grading_exchange.decode(data)
+    with pytest.raises(exchange.Forbidden):
+        exchange.decode(data)
     assert not hasattr(judging.Exercise, "weight")
-    assert not hasattr(grading_exchange._foreign, "mine")
+    assert not hasattr(exchange._foreign, "mine")
 
 
 def test_values_reach_the_judge_as_they_are():
-    there = lambda value: grading_exchange.decode(grading_exchange.encode(value))
+    there = lambda value: exchange.decode(exchange.encode(value))
     net = nn.Linear(2, 2)
     net(torch.ones(1, 2)).sum().backward()
     values = [1, 2.5, "x", None, [1, (2,)], {"a": {1}}, np.float64(2), np.int32(3)]
@@ -417,7 +413,7 @@ def test_values_reach_the_judge_as_they_are():
 
 
 def test_what_a_submission_made_reaches_the_judge_as_foreign():
-    there = lambda value: grading_exchange.decode(grading_exchange.encode(value))
+    there = lambda value: exchange.decode(exchange.encode(value))
     for value in (Number(1), [Number(1)], {"a": (Number(1),)}, [len], [Evil]):
         assert not judging.ordinary(there(value))
         assert not judging.same(there(value), 0)
@@ -432,7 +428,7 @@ def test_an_error_reaches_the_judge_with_its_cause():
 
     error = RankError("text", rank=2, call="send", line="x:1")
     error.__cause__ = Mine("a")
-    came = grading_exchange.decode(grading_exchange.encode(error))
+    came = exchange.decode(exchange.encode(error))
     assert (type(came), str(came)) == (RankError, "text")
     assert (came.rank, came.call, came.line) == (2, "send", "x:1")
     assert isinstance(came.__cause__, KeyError) and type(came.__cause__) is not Mine
@@ -443,13 +439,15 @@ def test_an_error_reaches_the_judge_with_its_cause():
 
 
 def tamperings():
-    exercise = checks.find("00.1")
+    exercise = checker.find("00.1")
     return {
         "math.isclose": (math, "isclose", lambda *a, **k: True),
         "torch.distributed.send": (dist, "send", functools.partial(print)),
-        "d2lpar.checks.check": (checks, "check", lambda *a, **k: None),
-        "d2lpar.report.Report.score": (Report, "score", property(lambda report: 1.0)),
-        "d2lpar.rubrics.start.SIZES": (start, "SIZES", (1,)),
+        "d2lpar.checks.checker.check": (checker, "check", lambda *a, **k: None),
+        "d2lpar.checks.report.Report.score": (
+            Report, "score", property(lambda report: 1.0)
+        ),  # fmt: skip
+        "d2lpar.checks.rubrics.start.SIZES": (start, "SIZES", (1,)),
         "the check of 00.1": (exercise, "agrees", lambda *a: True),
         "the check of messages of all ranks": (
             exercise.requirements[0], "allowed", lambda case: 10**9,
@@ -459,18 +457,18 @@ def tamperings():
 
 @pytest.mark.parametrize("name", tamperings())
 def test_what_is_replaced_is_named(name, monkeypatch):
-    monkeypatch.setattr(grading_limits, "replaced", lambda: [])
-    snapshot = grading_limits.Snapshot(["00.1"])
+    monkeypatch.setattr(limits, "replaced", lambda: [])
+    snapshot = limits.Snapshot(["00.1"])
     assert snapshot.changed() is None
     monkeypatch.setattr(*tamperings()[name])
     assert snapshot.changed() == name
 
 
 def test_a_list_that_is_emptied_is_seen(monkeypatch):
-    monkeypatch.setattr(grading_limits, "replaced", lambda: [])
-    exercise = checks.find("00.1")
+    monkeypatch.setattr(limits, "replaced", lambda: [])
+    exercise = checker.find("00.1")
     monkeypatch.setattr(exercise, "requirements", list(exercise.requirements))
-    snapshot = grading_limits.Snapshot(["00.1"])
+    snapshot = limits.Snapshot(["00.1"])
     exercise.requirements.clear()
     assert snapshot.changed() == "the check of 00.1"
 
@@ -517,9 +515,7 @@ def quickly(monkeypatch):
     """Nothing is run; the jobs that would have been."""
     jobs = []
     told = [{"end": True}], None
-    monkeypatch.setattr(
-        grading_process, "run", lambda job, *a: jobs.append(job) or told
-    )
+    monkeypatch.setattr(process, "run", lambda job, *a: jobs.append(job) or told)
     return jobs
 
 
@@ -546,7 +542,7 @@ def test_other_numbers_with_another_seed(monkeypatch):
 
 
 def test_whatever_raises_costs_one_row(monkeypatch):
-    monkeypatch.setattr(grading_process, "run", lambda *a: 1 / 0)
+    monkeypatch.setattr(process, "run", lambda *a: 1 / 0)
     path = ROOT / "solutions" / "00_start.ipynb"
     [remark] = grading.grade(mine(path), [path]).remarks
     assert remark == "not graded: ZeroDivisionError: division by zero"
@@ -586,8 +582,18 @@ def test_a_folder_without_notebooks_gets_one_sentence(tmp_path):
     assert "There is no notebook under" in str(result.exception or result.output)
 
 
+def test_a_submission_has_a_users_name(tmp_path):
+    """torch asks for it; in the sandbox there is no list of users."""
+    code = "import getpass, os; os.getuid = lambda: 987654; print(getpass.getuser())"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=sandbox.environ(tmp_path), capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.stdout == "student\n", done.stderr
+
+
 def test_a_feedback_that_cannot_be_written_is_a_remark(tmp_path, monkeypatch):
-    monkeypatch.setattr(grading, "feedback", lambda grade: 1 / 0)
-    files = grading_class.Files(feedback=tmp_path / "told")
+    monkeypatch.setattr(class_files, "feedback", lambda grade: 1 / 0)
+    files = class_files.Files(feedback=tmp_path / "told")
     files.add(grading.Grade(mine(tmp_path / "x.ipynb")))
     assert files.grades[0].remarks == ["no feedback: division by zero"]

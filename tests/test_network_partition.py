@@ -22,11 +22,11 @@ from d2lpar.balance import (
     sizes,
     within,
 )
-from d2lpar.cluster import Cluster
+from d2lpar.checks.rubrics import timing
 from d2lpar.data import shapes
 from d2lpar.layers import Conv, Layer, Whole, build, chain, comes_in, unet
 from d2lpar.network_partition import Part, way_back
-from d2lpar.rubrics import timing
+from d2lpar.world.cluster import Cluster
 
 DOUBLE = {"dtype": torch.float64}
 

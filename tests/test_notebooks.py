@@ -14,7 +14,8 @@ import pytest
 from PIL import Image
 
 from conftest import ROOT
-from d2lpar import execution, notebooks, progress
+from d2lpar.tools import execution, notebooks
+from d2lpar.world import progress
 
 CHAPTERS = sorted(ROOT.glob("chapters/*.ipynb"))
 COMMITTED = CHAPTERS + sorted(ROOT.glob("solutions/*.ipynb"))

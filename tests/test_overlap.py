@@ -15,6 +15,7 @@ from torch import nn
 import d2lpar
 from d2lpar import costs, overlap
 from d2lpar.allreduce import ring_allreduce
+from d2lpar.checks.rubrics import overlap as overlap_rubric
 from d2lpar.overlap import (
     BucketedDDP,
     FlatDDP,
@@ -23,7 +24,6 @@ from d2lpar.overlap import (
     broadcast_state,
     plan_buckets,
 )
-from d2lpar.rubrics import overlap as overlap_rubric
 from d2lpar.shared_memory import shared_memory_allreduce
 
 SMALL = 500  # bytes: a few buckets for the models below

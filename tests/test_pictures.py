@@ -7,7 +7,7 @@ import re
 from PIL import Image
 
 from conftest import ROOT
-from d2lpar import notebooks
+from d2lpar.tools import notebooks
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 COMMITTED = ROOT / "pictures" / "gather_ring.png"

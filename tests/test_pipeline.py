@@ -12,10 +12,10 @@ from torch.nn import functional as F
 
 import d2lpar
 from d2lpar import schedule
-from d2lpar.cluster import Cluster
 from d2lpar.delayed import LINEAR, Delayed, delay_weights
 from d2lpar.pipeline import PipeDream, Pipeline, lines
 from d2lpar.schedule import Action, make, needs, parse, simulate
+from d2lpar.world.cluster import Cluster
 
 
 class Block(nn.Module):

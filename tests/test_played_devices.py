@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from d2lpar.rubrics.splits import Wire, places, put, simulated
+from d2lpar.checks.rubrics.splits import simulated
+from d2lpar.world.played import Wire, places, put
 
 MEETINGS = [
     lambda a, b: a + b,

@@ -19,8 +19,12 @@ import torch
 import torch.distributed as dist
 
 import d2lpar
-from d2lpar import notebooks, player, schedule
-from d2lpar.timeline import MIME, Event, Timeline, lanes, show_bytes, show_seconds
+from d2lpar import schedule
+from d2lpar.show import player
+from d2lpar.show.events import MIME, Event, lanes
+from d2lpar.show.timeline import Timeline
+from d2lpar.show.units import show_bytes, show_seconds
+from d2lpar.tools import notebooks
 
 ROOT = Path(__file__).resolve().parent.parent
 NODE = shutil.which("node")
@@ -188,7 +192,7 @@ def test_the_wheel_holds_the_script():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
     assert "/d2lpar" in wheel["include"]  # whatever it is, unless git ignores it
-    tracked = ["git", "ls-files", "d2lpar/player.js"]
+    tracked = ["git", "ls-files", "d2lpar/show/player.js"]
     found = subprocess.run(tracked, cwd=ROOT, capture_output=True, text=True)
     assert found.returncode or found.stdout.strip() == tracked[-1]
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from d2lpar import cli, prove
+from d2lpar.tools import cli, prove
 
 FEW = ("send, recv and exchange in a ring", "bandwidth of all-reduces")
 

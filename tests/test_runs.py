@@ -9,12 +9,13 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from d2lpar import progress
-from d2lpar.backends.calls import Call
-from d2lpar.backends.engine import Status, waiting
-from d2lpar.cluster import Cluster
-from d2lpar.runs import Comparison, Run, compare
-from d2lpar.timeline import Event, Timeline
+from d2lpar.show.events import Event
+from d2lpar.show.timeline import Timeline
+from d2lpar.world import progress
+from d2lpar.world.calls import Call
+from d2lpar.world.cluster import Cluster
+from d2lpar.world.engine import Status, waiting
+from d2lpar.world.runs import Comparison, Run, compare
 
 
 @dataclass

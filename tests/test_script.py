@@ -7,7 +7,8 @@ import pytest
 from typer.testing import CliRunner
 
 from conftest import ROOT
-from d2lpar import cli, launch, notebooks, script
+from d2lpar.tools import cli, notebooks, script
+from d2lpar.world import launch
 
 CHAPTERS = sorted(ROOT.glob("chapters/*.ipynb"))
 

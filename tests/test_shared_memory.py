@@ -15,8 +15,8 @@ import torch.distributed as dist
 import d2lpar
 from conftest import ROOT, WATCHDOG, family_of
 from d2lpar import shared_memory
-from d2lpar.backends import common_memory
 from d2lpar.shared_memory import add_piece, shared_memory_allreduce
+from d2lpar.world.real import common_memory
 
 RANKS = (1, 2, 3, 4, 5, 8)
 WORLDS = ("sim", "gloo")

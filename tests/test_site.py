@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from conftest import ROOT
-from d2lpar import glossary, notebooks
+from d2lpar.tools import glossary, notebooks
 
 sys.path.insert(0, str(ROOT / "site"))
 import address

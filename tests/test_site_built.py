@@ -15,7 +15,7 @@ import pytest
 from filelock import FileLock
 
 from conftest import ROOT
-from d2lpar import badges
+from d2lpar.tools import badges
 
 sys.path.insert(0, str(ROOT / "site"))
 import make_slides

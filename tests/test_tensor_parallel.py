@@ -9,7 +9,6 @@ from torch.nn import functional as F
 import d2lpar
 from d2lpar import tensor_parallel
 from d2lpar.allreduce import ring_allreduce
-from d2lpar.cluster import Cluster
 from d2lpar.tensor_parallel import (
     Add,
     ColumnParallel,
@@ -24,6 +23,7 @@ from d2lpar.tensor_parallel import (
     ring_columns,
     vocabulary_cross_entropy,
 )
+from d2lpar.world.cluster import Cluster
 
 RANKS = [1, 2, 3, 4]
 WORLDS = pytest.mark.parametrize("world", ["sim", "gloo"])

@@ -9,8 +9,10 @@ import sys
 import pytest
 from matplotlib.colors import to_hex
 
-from d2lpar import plots
-from d2lpar.timeline import Event, Timeline, lanes, show_bytes, show_seconds
+from d2lpar.show import plots
+from d2lpar.show.events import Event, lanes
+from d2lpar.show.timeline import Timeline
+from d2lpar.show.units import show_bytes, show_seconds
 
 
 def message(number, src, dst, start, stop, size):
@@ -412,9 +414,11 @@ def test_a_picture_says_in_words_what_it_shows(small):
 
 def test_pictures_leave_pyplot_alone():
     code = (
-        "import sys; from d2lpar import plots, runs, timeline as t\n"
+        "import sys; from d2lpar.show import events, plots, timeline\n"
+        "from d2lpar.world import runs\n"
         "assert 'matplotlib' not in sys.modules\n"
-        "t.Timeline([t.Event(0, 'compute', 'mm', 0, 1)], 1).plot()\n"
+        "event = events.Event(0, 'compute', 'mm', 0, 1)\n"
+        "timeline.Timeline([event], 1).plot()\n"
         "assert 'matplotlib.pyplot' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from conftest import ROOT
-from d2lpar import cli, wheelhouse
+from d2lpar.tools import cli, wheelhouse
 
 
 @pytest.fixture

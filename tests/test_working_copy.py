@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from conftest import ROOT
-from d2lpar import cli, notebooks, working_copy
+from d2lpar.tools import cli, notebooks, working_copy
 
 FIRST, SECOND = "chapters/00_start.ipynb", "exercises/00_start.ipynb"
 LOCAL = re.compile(r"\]\((?!https?:|#|attachment:)([^)#]+)\)")  # a link to a file

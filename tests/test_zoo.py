@@ -4,7 +4,7 @@ mistake, and unusual right ones are accepted."""
 import pytest
 
 import d2lpar
-from d2lpar import checks
+from d2lpar.checks import checker
 from zoo import load
 
 ZOO = load()
@@ -18,13 +18,13 @@ MAIN = {"01.2", "02.1", "03.2", "04.2", "05.2", "06.1", "07.1", "08.1", "09.1"}
 MAIN |= {"10.1", "11.1", "12.1", "13.1"}
 
 
-EXERCISES = [e for chapter in checks.CHAPTERS for e in checks.exercises_of(chapter)]
+EXERCISES = [e for chapter in checker.CHAPTERS for e in checker.exercises_of(chapter)]
 EACH = pytest.mark.parametrize("exercise", EXERCISES, ids=lambda e: e.name)
 
 
 @pytest.mark.parametrize("name, function, mistake", ANSWERS)
 def test_the_check_judges_rightly(name, function, mistake, monkeypatch):
-    monkeypatch.setattr(checks, "STRICT", True)  # no question of the check fails
+    monkeypatch.setattr(checker, "STRICT", True)  # no question of the check fails
     report = d2lpar.check(name, function, hint=True)
     assert report.passed == (mistake is None), report
     assert report.mistake == mistake, report

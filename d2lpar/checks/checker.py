@@ -1,0 +1,305 @@
+"""`check`: an answer to an exercise, judged by what it does and how.
+
+The function runs on many small cases: 1 to 8 ranks and more, sizes that do not
+divide, any root.  Its values are compared with a serial truth that is computed outside
+of the ranks; bytes, rounds, messages, memory and time are what the simulator counted.
+"""
+
+import importlib
+from collections.abc import Callable
+
+import numpy as np
+
+from . import signs
+from .guard import replaced
+from .judging import Mistake
+from .report import Report, Row
+from .requirements import NATIVE, collectives
+from .showing import compared
+from .usual import ONLY_SIMULATED, plain, usual_mistake
+
+# chapters with exercises, and the module of `rubrics` that judges them
+CHAPTERS = {
+    "00": "start",
+    "01": "gpus",
+    "02": "training_step",
+    "03": "splits",
+    "04": "messages",
+    "05": "scatter",
+    "06": "allreduce",
+    "07": "data_parallel",
+    "08": "overlap",
+    "09": "parameter_server",
+    "10": "sharding",
+    "11": "network_partition",
+    "12": "tensor_parallel",
+    "13": "pipeline",
+}
+
+# Whether an error of the check itself is raised.  Learners get a report without the
+# likely mistake then; the tests of the checks want to see it.
+STRICT = False
+
+
+def check(name: str, function: Callable, hint: bool = False, seed: int = 0) -> Report:
+    """A `Report` on `function` as the answer to exercise `name`, such as "06.1".
+
+    It always comes to an end, and raises nothing because of what `function` does.
+    `hint=True` says more about the likely mistake.  `seed` draws other numbers.
+    Raises ValueError for an unknown exercise, TypeError where `function` is none.
+    """
+    exercise = find(name)
+    if not callable(function):
+        kind = type(function).__name__
+        raise TypeError(f'check("{name}", ...) wants your function, not a {kind}')
+    cases = list(exercise.cases(np.random.default_rng(seed)))
+    attempts = _attempts(exercise, function, cases)
+    if any(isinstance(a.cause, NotImplementedError) for a in attempts):
+        return Report(exercise.name, exercise.title, done=False)
+    report = Report(exercise.name, exercise.title, hint=hint)
+    right = len(attempts) == len(cases) and all(_right(a, exercise) for a in attempts)
+    tried = _on_processes(exercise, function, cases) if right else []
+    _judge(report, exercise, cases, attempts, tried)
+    if not report.passed and exercise.public:
+        if _passes(exercise.public, function, seed):
+            _name_public(report, exercise)
+    return report
+
+
+def _judge(report, exercise, cases, attempts, tried):
+    """The report has its rows, and where one fails the call that shows the mistake."""
+    failing = [attempt for attempt in attempts if _fails(attempt, exercise)]
+    failing.sort(key=_less_telling)
+    report.run = attempts[-1].recorded or attempts[-1].run
+    if failing or replaced() or not all(attempt.right for attempt in tried):
+        mistake, shown = _mistake(exercise, attempts, failing, tried)
+        _explain(report, exercise, mistake, shown)
+        if _among(shown, failing):
+            failing.insert(0, shown)
+    report.rows = [_outcome_row(exercise, attempts, cases, failing)]
+    least = min(2, max(case.n for case in cases))
+    for requirement in exercise.requirements:
+        report.rows.append(_row(requirement, exercise, attempts, failing, least))
+    report.rows += [_processes_row(tried)] * bool(tried)
+    report.rows += [_foreign_row(name) for name in replaced()[:1]]
+
+
+def _name_public(report, exercise):
+    """The answer is the one to the exercise that this one is a variation of."""
+    why = "it is an answer to the public exercise"
+    report.rows.append(Row("answer to", "the public one", "this", False, vital=why))
+    report.mistake, report.sentence = "public answer", exercise.differs
+    report.more = ""
+
+
+def _passes(exercise, function, seed):
+    """Does the function do what this exercise asks for, in the simulator?"""
+    for case in exercise.cases(np.random.default_rng(seed)):
+        attempt = exercise.attempt(function, case)
+        if attempt.error is not None or _fails(attempt, exercise):
+            return False
+    return True
+
+
+def exercises_of(chapter):
+    """All exercises of a chapter, such as "06", as their checks see them."""
+    module = importlib.import_module(f".rubrics.{CHAPTERS[chapter]}", __package__)
+    return module.EXERCISES
+
+
+def find(name):
+    """The Exercise of that name, or its variation of that name, such as "06.1b"."""
+    chapter = str(name).partition(".")[0]
+    exercises = exercises_of(chapter) if chapter in CHAPTERS else []
+    for exercise in exercises:
+        if exercise.name == name:
+            return exercise
+        if str(name).startswith(exercise.name):
+            return _varied(exercise, name)
+    known = ", ".join(exercise.name for exercise in exercises)
+    known = known or f"in chapters {', '.join(CHAPTERS)}"
+    raise ValueError(f"There is no exercise {name!r}: there are {known}.")
+
+
+def _varied(exercise, name):
+    """A variation of an exercise; ValueError where it has none of that name."""
+    variations = importlib.import_module(".variations", __package__)
+    known = variations.names(exercise.name)
+    if name in known:
+        return variations.varied(exercise, name)
+    known = ", ".join(known) or "none"
+    raise ValueError(f"There is no variation {name!r} of {exercise.name}: {known}.")
+
+
+def _attempts(exercise, function, cases):
+    """An Attempt per case; the rest is left out once a rank does not come to an end."""
+    attempts = []
+    for case in cases:
+        attempts.append(exercise.attempt(function, case))
+        if signs.endless(attempts[-1]) or isinstance(
+            attempts[-1].cause, NotImplementedError
+        ):
+            break
+    return attempts
+
+
+def _on_processes(exercise, function, cases):
+    """The largest case of each world size that counts, on real processes.
+
+    Where a case names a program among its facts, of each program.
+    """
+    largest = {
+        (case.n, case.facts.get("program")): case
+        for case in cases
+        if case.n in exercise.processes
+    }
+    return [exercise.attempt(function, c, backend="gloo") for c in largest.values()]
+
+
+# The rows
+
+NOT_RIGHT = "the outcome is not right in every call"
+
+
+def _outcome_row(exercise, attempts, cases, failing):
+    """Right calls on one rank do not count where no other is right."""
+    right = [attempt for attempt in attempts if _right(attempt, exercise)]
+    several = [case for case in cases if case.n > 1]
+    count, of, where = len(right), len(cases), ""
+    if right and several and all(attempt.case.n == 1 for attempt in right):
+        count, of, where = 0, len(several), " on several ranks"
+    wrong = next((a for a in failing if not _right(a, exercise)), None)
+    return Row(
+        "outcome",
+        f"right in {count} of {of} calls{where}",
+        f"all {len(cases)}",
+        len(right) == len(cases),
+        wrong.case.call if wrong else "",
+        NOT_RIGHT,
+    )
+
+
+def _row(requirement, exercise, attempts, failing, least):
+    """The figures of the first call in which the requirement fails, else of the last.
+
+    A call shows that it is met if the outcome is right there, on at least that many
+    ranks, and by the answer's own work.  Where no call does, nothing is judged.
+    """
+    ended = [attempt for attempt in attempts if attempt.error is None]
+    own = [a for a in ended if not _by_others(requirement, exercise, a)]
+    bad = [a for a in failing if _among(a, own) and not requirement.holds(a)]
+    good = [a for a in own if a.right and a.case.n >= least]
+    vital = NOT_RIGHT * requirement.vital
+    if not bad and not good:
+        why = "no right call" if len(own) == len(ended) else "done by what is forbidden"
+        return Row(requirement.label, why, "", None, "", vital)
+    shown = bad[0] if bad else good[-1]
+    texts = requirement.texts(shown)
+    return Row(requirement.label, *texts, not bad, shown.case.call, vital)
+
+
+def _by_others(requirement, exercise, attempt):
+    """Has something done the work that another requirement forbids?"""
+    asked = [r.instead for r in exercise.requirements if r.instead]
+    return not requirement.instead and any(instead(attempt) for instead in asked)
+
+
+def _processes_row(tried):
+    wrong = next((attempt for attempt in tried if not attempt.right), None)
+    sizes = " and ".join(sorted({str(attempt.case.n) for attempt in tried}))
+    return Row(
+        "on real processes",
+        f"right in {sum(attempt.right for attempt in tried)} of {len(tried)} calls",
+        f"all {len(tried)}, on {sizes} ranks",
+        wrong is None,
+        wrong.case.call if wrong else "",
+        "the outcome is not right on real processes",
+    )
+
+
+def _foreign_row(name):
+    why = "a function of the course is replaced"
+    return Row("functions replaced", name, "none", False, vital=why)
+
+
+# The report
+
+
+def _explain(report, exercise, mistake, shown):
+    """The report names the mistake, and the attempt that shows it."""
+    report.mistake, report.sentence = mistake.name, mistake.sentence
+    report.more = mistake.more
+    if shown is not None:
+        report.failing, report.run = shown.case.call, shown.recorded or shown.run
+        report.details = _details(shown, exercise)
+
+
+def _right(attempt, exercise):
+    """The outcome is right, with the requirements that are part of it."""
+    vital = [row for row in exercise.requirements if row.vital]
+    return attempt.right and all(requirement.holds(attempt) for requirement in vital)
+
+
+def _fails(attempt, exercise):
+    if not attempt.right:
+        return True
+    return not all(requirement.holds(attempt) for requirement in exercise.requirements)
+
+
+def _less_telling(attempt):
+    """A wrong outcome comes first; then several ranks, with something to be seen."""
+    run = attempt.recorded or attempt.run
+    return attempt.right, attempt.case.n == 1, not (run and run.timeline)
+
+
+def _among(attempt, attempts):
+    """This very attempt; to compare two would be to compare their tensors."""
+    return any(each is attempt for each in attempts)
+
+
+def _details(attempt, exercise):
+    if attempt.error is not None:
+        return [f"  {line}" for line in str(attempt.error).split("\n")]
+    for rank, wanted in enumerate(attempt.case.expected):
+        came = attempt.came[rank]
+        if not exercise.agrees(came, wanted, attempt.case):
+            who = f"rank {attempt.case.rank(rank)} " if attempt.case.n > 1 else ""
+            came, wanted = (exercise.shows(x, attempt.case.n) for x in (came, wanted))
+            return [f"  {who}{line}" for line in compared(came, wanted)]
+    return []
+
+
+def _mistake(exercise, attempts, failing, tried):
+    """(the likely mistake, the smallest case that shows it): first what is forbidden,
+    then the exercise's own mistakes, then those that occur everywhere."""
+    if foreign := replaced():
+        text = f"{foreign[0]} is not the library's own any more; restart the kernel."
+        return Mistake("replaced", None, text), None
+    if not failing:
+        shown = next(attempt for attempt in tried if not attempt.right)
+        return Mistake("processes", None, ONLY_SIMULATED), shown
+    of_messages = NATIVE in [row.label for row in exercise.requirements]
+    for attempt in failing if of_messages else ():
+        if names := ", ".join(dict.fromkeys(collectives(attempt.run))):
+            text = f"It calls {names}; here the answer is made of messages."
+            return Mistake("native collective", None, text), attempt
+    if plain(failing[0]):
+        return usual_mistake(attempts, failing), failing[0]
+    if all(map(signs.silent, failing)) and any(a.case.n > 1 for a in failing):
+        text = "It returns None on every rank, and a value is expected."
+        return Mistake("returns None", None, text), failing[0]
+    for mistake in exercise.mistakes:
+        for attempt in failing:
+            if _recognises(mistake, attempt):
+                return mistake, attempt
+    return usual_mistake(attempts, failing), failing[0]
+
+
+def _recognises(mistake, attempt):
+    """An outcome so strange that the question itself fails is no sign of it."""
+    try:
+        return mistake.when(attempt)
+    except Exception:
+        if STRICT:
+            raise
+        return False

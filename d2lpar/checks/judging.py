@@ -1,0 +1,289 @@
+"""How an answer is judged: cases, attempts, requirements, mistakes.
+
+An `Exercise` is data.  It makes cases, each one call of the learner's function on n
+ranks with what must be true afterwards.  An `Attempt` is what came of a case.  The
+requirements measure attempts; the mistakes recognise them and say a sentence.
+"""
+
+import contextlib
+import math
+import sys
+import tracemalloc
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from ..errors import RankError
+from ..world.cluster import Cluster
+from ..world.launch import run
+from ..world.progress import time_limit
+
+PATIENCE = 10.0  # seconds without any call, then a rank counts as hanging
+LONGEST = 30.0  # seconds for one case
+NOISE = 48_000  # bytes of a rank's Python objects: its calls, its frames
+
+
+@dataclass
+class Case:
+    """One call of the function on n ranks.
+
+    text       the call in words, for the report
+    inputs     per rank, the tuple of its arguments
+    expected   per rank, what is true afterwards; `Exercise.outcome` says of what
+    facts      what the requirements and mistakes need to know (sizes, root, ...)
+    options    keywords for `d2lpar.run`, such as the cluster
+    call       the call in words where it is not `text`, in a variation
+    players    the rank that plays part i, where it is not rank i, in a variation
+    traced     arrays and lists count as memory, too, not tensors alone
+    """
+
+    n: int
+    text: str
+    inputs: list
+    expected: list
+    facts: dict = field(default_factory=dict)
+    options: dict = field(default_factory=dict)
+    call: str = ""
+    players: list | None = None
+    traced: bool = False
+
+    def __post_init__(self):
+        self.call = self.call or self.text
+
+    def rank(self, part):
+        """The rank that plays this part."""
+        return self.players[part] if self.players else part
+
+    @property
+    def noise(self):
+        """Bytes of Python's objects that any answer needs, where they count."""
+        return NOISE if self.traced else 0
+
+
+@dataclass
+class Attempt:
+    """What came of a case: the Run, or the error with what was recorded before it."""
+
+    case: Case
+    run: object = None
+    error: Exception | None = None
+    values: list = None  # per rank, what the function returned
+    args: list = None  # per rank, its arguments afterwards
+    came: list = None  # per rank, the outcome: a value or an argument
+    right: bool = False  # every rank's outcome is the expected one
+    recorded: object = None  # the Run as it was, where `run` is in order of parts
+
+    @property
+    def cause(self):
+        """The exception that the function itself raised, or None."""
+        return self.error and self.error.__cause__
+
+
+@dataclass
+class Requirement:
+    """A row of the report: a figure of the run, and the figure that is allowed.
+
+    `measured(attempt)` and `allowed(case)` are numbers, or lists with one per rank.
+    vital      it is part of the outcome: a call in which it fails is not right
+    instead    (attempt) -> has something forbidden done the work?  The figures of the
+               other rows are not the answer's own then, and are not judged
+    """
+
+    label: str
+    measured: Callable
+    allowed: Callable
+    exactly: bool = True
+    show: Callable = "{:,}".format
+    vital: bool = False
+    instead: Callable | None = None
+
+    def holds(self, attempt):
+        """The figure of this attempt is an allowed one, on every rank."""
+        return all(self._fits(came, limit) for came, limit in self._pairs(attempt))
+
+    def texts(self, attempt):
+        """(measured, allowed) in words, for the rank that is farthest off."""
+        pairs = self._pairs(attempt)
+        far = max(range(len(pairs)), key=lambda i: self._distance(*pairs[i]))
+        came, limit = map(self.show, pairs[far])
+        rank = f" (rank {attempt.case.rank(far)})" if len(pairs) > 1 else ""
+        return came + rank, limit if self.exactly else f"at most {limit}"
+
+    def _pairs(self, attempt):
+        came, limit = self.measured(attempt), self.allowed(attempt.case)
+        if not isinstance(came, list):
+            return [(came, limit)]
+        limit = limit if isinstance(limit, list) else [limit] * len(came)
+        return list(zip(came, limit, strict=True))
+
+    def _fits(self, came, limit):
+        return close(came, limit) or (not self.exactly and came <= limit)
+
+    def _distance(self, came, limit):
+        return (0 if self._fits(came, limit) else 1 + abs(came - limit), came)
+
+
+@dataclass
+class Mistake:
+    """A likely mistake: `when(attempt)` recognises it, the sentence names it.
+
+    `more` is shown with hint=True: a nudge towards the repair.
+    """
+
+    name: str
+    when: Callable
+    sentence: str
+    more: str = ""
+
+
+def returned(attempt, rank):
+    """What is compared is the value that the function returned."""
+    return attempt.values[rank]
+
+
+def argument(k):
+    """What is compared is argument k after the call: the function works in place."""
+    return lambda attempt, rank: attempt.args[rank][k]
+
+
+def on_ranks(fn, case, **options):
+    """Tried by `run`, in the simulator on the CPU unless the options say otherwise."""
+    usual = {"backend": "sim", "device": "cpu", "cluster": Cluster.plain}
+    options = {**usual, "timeout": PATIENCE, **case.options, **options}
+    attempt = Attempt(case)
+    try:
+        with time_limit(LONGEST), _tracing(case.traced):
+            attempt.run = run(_call, fn, case.inputs, world_size=case.n, **options)
+        attempt.values, attempt.args = map(list, zip(*attempt.run.results, strict=True))
+    except (RankError, TypeError) as error:
+        attempt.error, attempt.run = error, getattr(error, "run", None)
+    return attempt
+
+
+@contextlib.contextmanager
+def _tracing(wanted):
+    """Inside, memory outside of tensors is known, if that is wanted."""
+    start = wanted and not tracemalloc.is_tracing()
+    if start:
+        tracemalloc.start()
+    try:
+        yield
+    finally:
+        if start:
+            tracemalloc.stop()
+
+
+def _call(fn, inputs):
+    """What `fn` returns on this rank, and its arguments afterwards."""
+    arguments = inputs[dist.get_rank()]
+    return fn(*arguments), arguments
+
+
+@dataclass
+class Exercise:
+    """One exercise as its check sees it.
+
+    cases          (rng) -> cases, from small to large
+    requirements   the rows of the report below the values
+    mistakes       the first that recognises an attempt is told
+    outcome        what is compared: `returned`, or `argument(k)`
+    agrees         (came, expected, case) -> bool, for one rank
+    perform        (fn, case, **options) -> Attempt
+    processes      world sizes at which it must be right on real processes too, where
+                   ranks share nothing: no module, no file handle, no luck of order
+    shows          (outcome, n) -> what the report shows of it
+    public         the Exercise that this one is a variation of; `differs` says how
+    """
+
+    name: str
+    title: str
+    cases: Callable
+    requirements: list = field(default_factory=list)
+    mistakes: list = field(default_factory=list)
+    outcome: Callable = returned
+    agrees: Callable = lambda came, expected, case: same(came, expected)
+    perform: Callable = on_ranks
+    processes: tuple = (3,)
+    shows: Callable = lambda outcome, n: outcome
+    public: "Exercise | None" = None
+    differs: str = ""
+
+    def attempt(self, fn, case, **options):
+        """The Attempt of `fn` at this case; it ends, whatever `fn` does."""
+        attempt = self.perform(fn, case, **options)
+        if attempt.error is None:
+            attempt.came = [self.outcome(attempt, r) for r in range(case.n)]
+            pairs = zip(attempt.came, case.expected, strict=True)
+            attempt.right = all(
+                ordinary(c) and self.agrees(c, wanted, case) for c, wanted in pairs
+            )
+        return attempt
+
+
+def ranks(n):
+    """ "1 rank", "3 ranks"."""
+    return f"{n} rank{'s' * (n != 1)}"
+
+
+# Equality
+
+PLAIN = (bool, int, float, complex, str, torch.Tensor, list, tuple, dict)
+LIBRARIES = {"builtins", "collections", "torch", "numpy", "d2lpar"}
+
+
+def ordinary(value):
+    """No number, tensor or list of the learner's own kind, which may equal anything."""
+    if isinstance(value, PLAIN) and not _from_a_library(type(value)):
+        return False
+    if isinstance(value, dict):
+        return all(map(ordinary, value.values()))
+    return not isinstance(value, list | tuple) or all(map(ordinary, value))
+
+
+def _from_a_library(kind):
+    """Does a library of the course have this class by this name?"""
+    where = str(kind.__module__)
+    if where.partition(".")[0] not in LIBRARIES:
+        return False
+    return getattr(sys.modules.get(where), kind.__name__, None) is kind
+
+
+def same(came, wanted):
+    """Equal in kind, shape and value; floats to nine digits."""
+    if torch.is_tensor(wanted):
+        return torch.is_tensor(came) and _same_tensors(came, wanted)
+    if isinstance(wanted, dict):
+        return (
+            isinstance(came, dict)
+            and came.keys() == wanted.keys()
+            and all(same(came[key], wanted[key]) for key in wanted)
+        )
+    if isinstance(wanted, list | tuple):
+        alike = isinstance(came, list | tuple) and len(came) == len(wanted)
+        return alike and all(map(same, came, wanted))
+    if _is_number(wanted):
+        return _is_number(came) and bool(close(came, wanted))
+    return type(came) is type(wanted) and came == wanted
+
+
+def _same_tensors(came, wanted):
+    if came.shape != wanted.shape or came.dtype != wanted.dtype:
+        return False
+    if torch.equal(came, wanted):
+        return True  # most often, and many times faster
+    return all(map(close, came.flatten().tolist(), wanted.flatten().tolist()))
+
+
+def _is_number(value):
+    number = isinstance(value, int | float | np.integer | np.floating)
+    return number and not isinstance(value, bool)
+
+
+def close(came, wanted):
+    """Equal numbers; to nine digits where one is a float."""
+    return came == wanted or (
+        isinstance(came, float) and math.isclose(came, wanted, rel_tol=1e-9)
+    )

@@ -1,0 +1,88 @@
+"""Requirements that many exercises share: each is a row of the report."""
+
+from ..show.units import show_bytes, show_seconds
+from .judging import Requirement, same
+
+NATIVE = "native collectives called"  # the row of exercises that are about messages
+
+
+def bytes_sent(allowed, exactly=True):
+    """`allowed(case)`: bytes that each rank sends, a list or one number for all."""
+    return Requirement(
+        "bytes sent by a rank", lambda a: a.run.bytes_sent, allowed, exactly, show_bytes
+    )
+
+
+def messages(allowed, exactly=True):
+    """`allowed(case)`: messages of all ranks together."""
+    return Requirement(
+        "messages of all ranks", lambda a: sum(a.run.messages), allowed, exactly
+    )
+
+
+def rounds(allowed, exactly=True):
+    """`allowed(case)`: the longest chain of messages."""
+    return Requirement("rounds", lambda a: a.run.rounds, allowed, exactly)
+
+
+def extra_memory(allowed):
+    """`allowed(case)`: most bytes that a rank allocates at once, besides inputs.
+
+    In a traced case these are not tensors only, and `allowed` adds `case.noise`.
+    """
+    return Requirement(
+        "extra memory of a rank",
+        lambda a: a.run.peak_memory,
+        allowed,
+        False,
+        show_bytes,
+    )
+
+
+def seconds(allowed, exactly=True):
+    """`allowed(case)`: virtual seconds until the last rank is done."""
+    return Requirement("time", lambda a: a.run.elapsed, allowed, exactly, show_seconds)
+
+
+def from_messages():
+    """No native collective is called: the answer is made of messages."""
+    return Requirement(
+        NATIVE,
+        lambda a: len(collectives(a.run)),
+        lambda case: 0,
+        instead=lambda a: any(name != "barrier" for name in collectives(a.run)),
+    )
+
+
+def untouched(k=0):
+    """Argument k is on every rank as it was before."""
+
+    def changed(attempt):
+        before = [arguments[k] for arguments in attempt.case.inputs]
+        after = [arguments[k] for arguments in attempt.args]
+        return sum(not same(a, b) for a, b in zip(after, before, strict=True))
+
+    return Requirement("ranks whose input changed", changed, lambda case: 0)
+
+
+def same_bits():
+    """All ranks hold the same bits, not only nearly the same numbers."""
+
+    def others(attempt):
+        bits = [x.contiguous().numpy().tobytes() for x in attempt.came]
+        return sum(x != bits[0] for x in bits)
+
+    return Requirement("ranks with other bits than rank 0", others, lambda case: 0)
+
+
+def collectives(run):
+    """Names of the native collectives in a Run, in order of time."""
+    events = run.timeline.events if run is not None and run.timeline else []
+    return [event.name for event in events if event.stream.startswith("comm")]
+
+
+def all_waited():
+    """Every message that was started was waited for, by both of its ends."""
+    return Requirement(
+        "messages not waited for", lambda a: a.run.unwaited, lambda case: 0
+    )

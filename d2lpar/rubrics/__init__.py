@@ -1,1 +1,0 @@
-"""What each exercise asks for; `rubrics.NAME` belongs to chapter NAME."""

@@ -1,0 +1,113 @@
+"""A timeline in plain characters."""
+
+from math import ceil, floor, log10
+
+from .events import KINDS
+from .units import show_seconds
+
+MARKS = dict(zip(KINDS, "C.SR=", strict=True))
+LEGEND = (
+    "C compute   . waiting   S sending   R receiving   = collective",
+    "S2: a message to rank 2   R0: a message from rank 0",
+    "",
+)
+SHOWN = 16  # up to so many ranks are shown one by one; of more the first 8, last 2
+
+
+def text_twin(timeline, width=79):
+    """The picture in plain characters: rows, a time axis, and totals per rank."""
+    shown = shown_ranks(timeline.world_size)
+    rows = timeline.rows
+    names = [stream for rank in shown for stream in rows[rank]]
+    wide = min(max(map(len, names), default=7), 16)
+    number = len(str(timeline.world_size - 1))
+    left = 5 + number + 1 + wide + 1  # "rank 3 compute "
+    step = _column(timeline.elapsed, width - left - 2)
+    columns = max(1, ceil(timeline.elapsed / step * (1 - 1e-9)))
+    hidden = timeline.world_size - len(shown)
+    head = repr(timeline).removeprefix("Timeline: ")
+    lines = [f"{head}; a column is {show_seconds(step)}", _axis(step, columns, left)]
+    for rank in shown:
+        if hidden and rank == shown[-2]:
+            lines.append(f"... {hidden:,} ranks not shown ...")
+        title = f"rank {rank:>{number}} "
+        for stream, events in rows[rank].items():
+            cells = _cells(events, step, columns)
+            lines.append(f"{title}{stream[:wide]:<{wide}} |{cells}|")
+            title = " " * len(title)
+    return "\n".join(lines + ["", *LEGEND] + _totals(timeline, shown))
+
+
+def shown_ranks(n):
+    """All ranks, or of many the first eight and the last two."""
+    return list(range(n)) if n <= SHOWN else [*range(8), n - 2, n - 1]
+
+
+def _column(elapsed, columns):
+    """A round number of seconds per column, so that the run fits."""
+    if elapsed <= 0:
+        return 1e-6
+    exact = elapsed / columns
+    power = 10.0 ** floor(log10(exact))
+    factors = (1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10)
+    return next(f * power for f in factors if f * power >= exact * (1 - 1e-9))
+
+
+def _axis(step, columns, left, width=79):
+    """Times over every tenth column, as far as they fit."""
+    line = " " * left
+    for column in range(0, columns + 1, 10):
+        label = show_seconds(column * step) if column else "0"
+        start = left + 1 + column
+        if len(line) < start and start + len(label) <= width:
+            line = f"{line:<{start}}{label}"
+    return line
+
+
+def _cells(events, step, columns):
+    """One character per column: the mark of what took most of it, labels inside."""
+    seconds = [{} for _ in range(columns)]
+    line = [" "] * columns
+    for event in events:
+        first = min(int(event.start / step + 1e-6), columns - 1)
+        last = min(max(ceil(event.stop / step - 1e-6) - 1, first), columns - 1)
+        for column in range(first, last + 1):
+            begin, end = column * step, (column + 1) * step
+            cell, mark = seconds[column], MARKS[event.kind]
+            inside = min(event.stop, end) - max(event.start, begin)
+            cell[mark] = cell.get(mark, 0.0) + inside
+            line[column] = max(cell, key=cell.get)
+    for event in events:
+        _label(line, event, step)
+    return "".join(line)
+
+
+def _label(line, event, step):
+    """Write the peer, or the name of a collective, where there is room for it."""
+    kind = event.kind
+    if kind in ("compute", "waiting"):
+        return
+    text = event.name if kind == "collective" else f"{event.peer}"
+    first, last = round(event.start / step) + 1, round(event.stop / step)
+    mark = MARKS[kind]
+    if len(text) < last - first + 1 and set(line[first:last]) == {mark}:
+        line[first : first + len(text)] = text
+
+
+def _totals(timeline, shown):
+    """The table of seconds per rank and kind; of many ranks also mean and most."""
+    lines = [f"{'':12}" + "".join(f"{kind:>12}" for kind in KINDS)]
+    for rank in shown:
+        lines.append(_total(f"rank {rank}", timeline.totals(rank)))
+    if len(shown) < timeline.world_size:
+        every = [timeline.totals(rank) for rank in range(timeline.world_size)]
+        mean = {k: sum(t[k] for t in every) / len(every) for k in KINDS}
+        lines.append(_total("mean of all", mean))
+        most = {k: max(t[k] for t in every) for k in KINDS}
+        lines.append(_total("most of all", most))
+    return lines
+
+
+def _total(title, seconds):
+    texts = (show_seconds(seconds[kind]) if seconds[kind] else "-" for kind in KINDS)
+    return f"{title:12}" + "".join(f"{text:>12}" for text in texts)

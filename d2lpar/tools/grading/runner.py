@@ -1,0 +1,150 @@
+"""The process that runs the cells and the functions of one submission.
+
+The judge, `judge.py`, starts it before it knows anything that is secret, and
+asks: run this cell, call this function on this case.  Whatever a cell does here, it
+finds no score, no hidden test and no channel to the grader: those are in the judge,
+which runs no code of the submission.
+"""
+
+import contextlib
+import importlib
+import os
+import pickle
+import signal
+import sys
+
+from IPython.core.interactiveshell import InteractiveShell
+from traitlets.config import Config
+
+from ...checks import checker, judging
+from ...world.real import forks
+from .exchange import encode
+from .guard import Watch
+from .limits import Snapshot, limit
+
+FOUND = object()
+# Those of checks.judging, where several notebooks are graded at once.
+PATIENCE, LONGEST = 30.0, 60.0
+
+
+class TooLong(BaseException):
+    """A cell or a call has had its time."""
+
+
+def main(pipe, ends):
+    """Answer the judge's questions until it is gone; `ends` are files to close."""
+    _forget(ends)
+    settings = pickle.loads(pipe.recv_bytes())
+    runner = Runner(settings)
+    while True:
+        try:
+            number, question, *arguments = pickle.loads(pipe.recv_bytes())
+        except (EOFError, OSError):
+            os._exit(0)
+        try:
+            answer = encode((number, getattr(runner, question)(*arguments)))
+        except (Exception, TooLong) as error:
+            answer = encode((number, error))
+        pipe.send_bytes(answer)
+
+
+def _forget(ends):
+    """The judge's files, and its end of the pipe to the grader, are not open here."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for file in (0, 1, 2):
+        os.dup2(nothing, file)
+    for file in ends:
+        with contextlib.suppress(OSError):
+            os.close(file)
+
+
+class Runner:
+    """What the judge may ask; each method is a question."""
+
+    def __init__(self, settings):
+        limit(settings["memory"])
+        judging.PATIENCE, judging.LONGEST = PATIENCE, LONGEST
+        config = Config({"HistoryManager": {"enabled": False}})
+        self.shell = InteractiveShell.instance(config=config)
+        self.shell.showtraceback = lambda *args, **kwargs: None
+        self.before = Snapshot(settings["exercises"])
+        self.watch = Watch(os.getcwd(), settings["secret"], os.getppid())
+        forks.GUARDS.append(self.watch.for_a_rank)
+
+    def cell(self, source, seconds):
+        """Run a cell; a sentence where it failed, "" where it did not."""
+        try:
+            with within(seconds), _quiet():
+                result = self.shell.run_cell(source, store_history=True)
+        except (TooLong, SystemExit, KeyboardInterrupt) as error:
+            return sentence(error)
+        error = result.error_before_exec or result.error_in_exec
+        return sentence(error) if error is not None else ""
+
+    def changed(self):
+        """What of the course a cell has replaced, by name, or None."""
+        return self.before.changed()
+
+    def kind(self, name):
+        """ "function", the type's name of a value that is none, or None."""
+        value = self.shell.user_ns.get(name, FOUND)
+        if value is FOUND:
+            return None
+        return "function" if callable(value) else type(value).__name__
+
+    def attempt(self, name, exercise, case, options, seconds, loaded):
+        """What came of the function's call on this case, without the case.
+
+        `loaded` are modules that the judge has needed for its own answer: to load
+        them takes time, which is not the function's.
+        """
+        for module in loaded:
+            with contextlib.suppress(ImportError):
+                importlib.import_module(module)
+        function = self.shell.user_ns[name]
+        self.watch.checking = True
+        try:
+            with within(seconds), _quiet():
+                made = checker.find(exercise).perform(function, case, **options)
+        finally:
+            self.watch.checking = False
+        return {k: v for k, v in vars(made).items() if k not in ("case", "came")}
+
+
+def sentence(error):
+    """The error in one line."""
+    if isinstance(error, TooLong):
+        return "it took too long"
+    try:
+        first, *_ = [*str(error).strip().splitlines(), ""]
+    except Exception:
+        first = ""
+    return f"{type(error).__name__}: {first[:200]}".removesuffix(": ")
+
+
+@contextlib.contextmanager
+def _quiet():
+    out, err = sys.stdout, sys.stderr
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = out, err
+
+
+@contextlib.contextmanager
+def within(seconds):
+    """TooLong is raised inside after `seconds`, and again as long as it is caught."""
+    if not hasattr(signal, "setitimer"):  # Windows: the limit of the whole holds
+        yield
+        return
+
+    def stop(*_):
+        raise TooLong
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.1), 1.0)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

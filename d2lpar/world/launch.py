@@ -1,0 +1,422 @@
+"""`run`: one function on every rank of a cluster, in one of three worlds."""
+
+import inspect
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..show.timeline import Timeline
+from . import ship, torch_private, versions
+from .cluster import Cluster
+from .ledger import Ledger
+from .progress import Progress, in_notebook
+from .runs import Run
+
+TIMEOUT = 60.0  # seconds
+BACKENDS = ("sim", "gloo", "nccl", "auto")
+_defaults = {"world_size": 4, "backend": "sim", "cluster": None, "device": None}
+
+
+def defaults(
+    world_size: int | None = None,
+    backend: str | None = None,
+    cluster: Cluster | None = None,
+    device: str | torch.device | None = None,
+) -> None:
+    """Later runs use these where they do not say otherwise; None changes nothing.
+
+    The environment variables D2LPAR_BACKEND and D2LPAR_RANKS override them.  In a
+    notebook that names several ranks, torch is loaded in the background for processes.
+    Raises ValueError or TypeError for what no run could use.
+    """
+    given = {
+        "world_size": None if world_size is None else _world_size(world_size),
+        "backend": None if backend is None else _backend_name(backend),
+        "cluster": None if cluster is None else _cluster(cluster),
+        "device": None if device is None else _device(device),
+    }
+    _defaults.update(
+        {name: value for name, value in given.items() if value is not None}
+    )
+    if backend in ("gloo", "auto") or (in_notebook() and world_size not in (None, 1)):
+        from .real import processes
+
+        processes.warm()  # the first run on processes need not wait for it
+
+
+def run(
+    fn: Callable,
+    *args: Any,
+    world_size: int | None = None,
+    backend: str | None = None,
+    cluster: Cluster | None = None,
+    device: str | torch.device | None = None,
+    timeout: float = TIMEOUT,
+    seed: int = 0,
+    buffered: bool = False,
+    **kwargs: Any,
+) -> Run:
+    """Every rank has executed `fn(*args, **kwargs)`; their results are in the `Run`.
+
+    `fn` uses plain `torch.distributed`.  Each rank has its own copy of it, of the
+    globals and classes it uses and of the arguments, and random numbers seeded with
+    `seed`: on a GPU, too, those of the CPU.  Ranks that are threads ("sim") share the
+    modules that are imported.
+
+    backend     "sim" (threads, virtual time), "gloo" (processes), "nccl" (GPUs) or
+                "auto": "nccl" with at least `world_size` GPUs, else "gloo"
+    cluster     the `Cluster` that "sim" simulates
+    device      "cuda" shares one GPU in "sim" and "gloo"; "meta" computes no values
+    timeout     real seconds without progress, after which the run ends
+    buffered    "sim": small messages leave before they are received, as on sockets
+
+    A rank makes progress when it starts or ends a communication call, prints or
+    returns.  Sleeping and looking at `is_completed()` is none, and printing alone ends
+    after ten timeouts.  A run of more than three seconds shows, on a terminal or in a
+    notebook, what each rank does and how many steps of progress it has made;
+    D2LPAR_PROGRESS=0 in the environment turns that off.
+
+    Raises RankError (DeadlockError, MismatchError) where a rank fails, ValueError or
+    TypeError for bad arguments, RuntimeError where the hardware is missing.  Ctrl-C is
+    a KeyboardInterrupt that has a line for every rank, and the Run so far.
+    """
+    _not_inside_a_rank()
+    ours = (world_size, backend, cluster, device, timeout, seed, buffered)
+    _check_options(timeout, seed, buffered)
+    _check_function(fn, args, kwargs, dict(zip(_USUAL, ours, strict=True)))
+    world = _World(world_size, backend, cluster, device)
+    versions.check()
+    payload = _packed(fn, args, kwargs)
+    with Progress() as progress:
+        outcome = world.launch(payload, timeout, seed, buffered, progress)
+    return _finished(outcome, world)
+
+
+def device() -> torch.device:
+    """The device of this rank, or outside of a run the one that `run` would give."""
+    engine = torch_private.current_engine()
+    return torch.get_default_device() if engine else torch.device(_resolve_device())
+
+
+def now() -> float:
+    """Seconds on this rank's clock: virtual in "sim", else measured.
+
+    A GPU lags behind its rank: the clock is read when it has caught up.
+    """
+    engine = torch_private.current_engine()
+    return engine.caught_up() if engine else time.perf_counter()
+
+
+def simulated_cluster() -> Cluster | None:
+    """The Cluster that this rank is simulated on; None for a real process."""
+    engine = torch_private.current_engine()
+    return engine.cluster if engine else None
+
+
+def sleep(seconds: float) -> None:
+    """This rank has been busy for `seconds`: virtual in "sim", else real."""
+    if not seconds >= 0:
+        raise ValueError(f"sleep needs a number of seconds >= 0, not {seconds!r}")
+    engine = torch_private.current_engine()
+    if engine is None:
+        time.sleep(seconds)
+    else:
+        engine.sleep(seconds)
+
+
+class _World:
+    """Where a run takes place: arguments, environment and defaults made one."""
+
+    def __init__(self, world_size, backend, cluster, device):
+        env = os.environ
+        inside = "TORCHELASTIC_RUN_ID" in env or "SLURM_PROCID" in env
+        inside = inside and "RANK" in env and "WORLD_SIZE" in env
+        self.torchrun = inside and backend != "sim"
+        ranks = _from("D2LPAR_RANKS", _world_size) or _defaults["world_size"]
+        if self.torchrun:
+            ranks = env["WORLD_SIZE"]
+        self.world_size = _world_size(ranks if world_size is None else world_size)
+        name = _from("D2LPAR_BACKEND", _backend_name) or _defaults["backend"]
+        name = name if backend is None else backend
+        if name == "sim" and inside:  # other numbers of ranks stay simulated
+            self.torchrun = self.torchrun and self.world_size == int(env["WORLD_SIZE"])
+        self.device = _defaults["device"] if device is None else _device(device)
+        self.backend = self._choose(_backend_name(name))
+        self.cluster = _cluster(cluster or _defaults["cluster"])
+        if self.backend == "sim":
+            self.cluster.check_world_size(self.world_size)
+        self._check_hardware()
+
+    def _choose(self, name):
+        if self.torchrun and name == "sim":
+            name = "auto"
+        if name != "auto":
+            return name
+        return "nccl" if torch.cuda.device_count() >= self._local() else "gloo"
+
+    def _local(self):
+        """How many of the ranks are on this machine."""
+        here = os.environ.get("LOCAL_WORLD_SIZE") if self.torchrun else None
+        return int(here or self.world_size)
+
+    def _check_hardware(self):
+        if self.backend == "nccl":
+            count = torch.cuda.device_count()
+            if count < self._local():
+                raise RuntimeError(
+                    f'backend="nccl" with world_size={self.world_size} needs as many '
+                    f'GPUs, and this machine has {count}: use backend="gloo" or "sim"'
+                )
+        if self.device and torch.device(self.device).type == "cuda":
+            if not torch.cuda.is_available():
+                raise RuntimeError('device="cuda" needs a GPU, and torch sees none')
+        if self.device == "meta" and self.backend != "sim":
+            raise ValueError('device="meta" has no values to send: use backend="sim"')
+
+    def launch(self, payload, timeout, seed, buffered, progress):
+        """The Outcome of the packed function in this world."""
+        if self.backend == "sim":
+            from .sim.simulator import Simulator
+
+            sim = Simulator(
+                self.world_size, self.cluster, seed, timeout, buffered, self.device
+            )
+            return sim.run(payload, progress)
+        if self.torchrun:
+            from .real import torchrun
+
+            return torchrun.launch_inside(payload, self, timeout, seed)
+        from .real import processes
+
+        return processes.launch(
+            payload,
+            self.world_size,
+            self.backend,
+            self.device,
+            timeout,
+            seed,
+            progress=progress,
+        )
+
+    def show(self, result, outcome):
+        """What the ranks have printed is printed; under torchrun, once."""
+        first = not self.torchrun or os.environ["RANK"] == "0"
+        live = os.environ.get("D2LPAR_LIVE") == "1" and not self.torchrun
+        if (first or outcome.failure) and not live:
+            shown = "".join(_shown(r.output, outcome.failure) for r in outcome.reports)
+            print(shown, end="", flush=True)
+        for report in outcome.reports:
+            if report.errors:
+                text = _shown(report.errors, outcome.failure)
+                print(text, end="", file=sys.stderr, flush=True)
+
+
+def _from(variable, check):
+    """The checked value of an environment variable, None where it is not set."""
+    value = os.environ.get(variable)
+    if not value:
+        return None
+    try:
+        return check(value)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"environment variable {variable}: {error}") from None
+
+
+def _finished(outcome, world):
+    """The Run, with what was printed shown; or the failure is raised, with the Run."""
+    results, failure = _results(outcome.reports)
+    outcome.failure = outcome.failure or failure
+    result = _as_run(outcome, world, results)
+    if outcome.failure is None and result.clock == "measured":
+        outcome.failure = _silent_mismatch(outcome)  # "sim" has seen to it
+    world.show(result, outcome)
+    if outcome.failure is None and outcome.left_over:
+        result.warnings += _lone_ends(result.ledger)
+    if outcome.failure is not None:
+        outcome.failure.run = result
+        raise outcome.failure
+    return result
+
+
+def _results(reports):
+    """What the ranks returned, and the error for the first that cannot be rebuilt."""
+    results, failure = [], None
+    for report in reports:
+        value = None
+        try:
+            with torch.device("cpu"):  # that is where results arrive
+                value = report.result and ship.unpack(report.result.data)
+        except (Exception, SystemExit) as error:
+            if failure is None:
+                from . import explain
+
+                failure = explain.lost_result(reports, report, error)
+        results.append(value)
+    return results, failure
+
+
+def _as_run(outcome, world, results):
+    reports = outcome.reports
+    ledger = Ledger([report.entries for report in reports])
+    sim = world.backend == "sim"
+    memory = [report.peak_memory for report in reports]
+    events = [event for report in reports for event in report.events]
+    clock = "virtual" if sim else "measured"
+    return Run(
+        results=results,
+        output="".join(_whole_lines(report.output) for report in reports),
+        warnings=list(dict.fromkeys(w for report in reports for w in report.warnings)),
+        elapsed=outcome.elapsed,
+        clock=clock,
+        backend=world.backend,
+        world_size=world.world_size,
+        device=world.device or ("cuda" if world.backend == "nccl" else "cpu"),
+        timeline=Timeline(events, world.world_size, clock=clock),
+        bytes_sent=ledger.bytes_sent(),
+        messages=ledger.messages(),
+        ledger=ledger,
+        traffic=ledger.traffic(),
+        peak_memory=None if None in memory else memory,
+        cluster=world.cluster if sim else None,
+    )
+
+
+def _lone_ends(ledger):
+    """Sentences about messages that have no other end."""
+    from . import explain
+
+    return explain.unmatched(ledger.unmatched())
+
+
+def _whole_lines(text):
+    text = text.encode("utf-8", "backslashreplace").decode()  # whatever was printed
+    return text if not text or text.endswith("\n") else text + "\n"
+
+
+SHOWN = 20_000  # characters; what more a rank of a failed run has printed is cut
+
+
+def _shown(text, failed):
+    """What a rank has printed; of a failed run's endless prints, the two ends."""
+    text = _whole_lines(text)
+    if not failed or len(text) <= SHOWN:
+        return text
+    half, left_out = SHOWN // 2, len(text) - SHOWN
+    note = f"\n... {left_out:,} characters are only in the error's .run.output ...\n"
+    return text[:half] + note + text[-half:]
+
+
+def _silent_mismatch(outcome):
+    """The error for ends of a message that do not fit but passed, or None."""
+    statuses = Ledger([report.entries for report in outcome.reports]).mismatch()
+    if statuses is None:
+        return None
+    from . import explain
+
+    return explain.mismatch(*statuses)
+
+
+def _resolve_device():
+    return _defaults["device"] or "cpu"
+
+
+def _not_inside_a_rank():
+    if torch_private.current_engine() is not None:
+        raise RuntimeError(
+            "run was called inside run: a rank cannot start ranks; call the function "
+            "directly, or start from outside"
+        )
+
+
+_USUAL = dict.fromkeys(("world_size", "backend", "cluster", "device"))
+_USUAL |= {"timeout": TIMEOUT, "seed": 0, "buffered": False}  # what run is called with
+
+
+def _check_options(timeout, seed, buffered):
+    number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
+    if not number or not timeout > 0:
+        raise ValueError(f"timeout must be a number of seconds > 0, not {timeout!r}")
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
+        raise ValueError(f"seed must be an integer from 0 to 2**63 - 1, not {seed!r}")
+    if not isinstance(buffered, bool):
+        raise TypeError(f"buffered must be True or False, not {buffered!r}")
+
+
+def _check_function(fn, args, kwargs, given):
+    """Raise TypeError where fn cannot be called so; `given` are run's own keywords."""
+    if not callable(fn):
+        raise TypeError(
+            f"run needs a function, not {type(fn).__name__}: run(fn, argument, ...)"
+        )
+    try:
+        signature = inspect.signature(fn)
+    except (TypeError, ValueError):
+        return
+    name = getattr(fn, "__name__", repr(fn))
+    try:
+        bound = signature.bind(*args, **kwargs).arguments
+    except TypeError as error:
+        swallowed = [word for word in _USUAL if word in signature.parameters]
+        hint = f" ({_swallowed(name, swallowed[0])})" if swallowed else ""
+        raise TypeError(f"{name} cannot be called so: {error}{hint}") from None
+    for word, value in given.items():
+        unusual = value is not _USUAL[word]
+        if unusual and word in signature.parameters and word not in bound:
+            raise TypeError(_swallowed(name, word))
+
+
+def _swallowed(name, word):
+    return (
+        f"`{word}` is a keyword of run and of {name}: rename it in {name}, or give it "
+        "by position"
+    )
+
+
+def _packed(fn, args, kwargs):
+    functions = filter(callable, [fn, *args, *kwargs.values()])
+    try:
+        return ship.pack((fn, args, kwargs), *functions)
+    except TypeError as error:
+        name = getattr(fn, "__name__", repr(fn))
+        raise TypeError(f"{name} or an argument cannot be copied: {error}") from error
+
+
+def _world_size(value):
+    if isinstance(value, str):
+        try:
+            value = int(value)
+        except ValueError:
+            pass
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"world_size must be a whole number of ranks, not {value!r}")
+    if value < 1:
+        raise ValueError(f"world_size must be at least 1 rank, not {value}")
+    return value
+
+
+def _backend_name(value):
+    if value not in BACKENDS:
+        raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, not {value!r}")
+    return value
+
+
+def _device(value):
+    """The device as text: cpu, cuda (with an index or without) or meta."""
+    name = str(value)
+    if name.split(":")[0] not in ("cpu", "cuda", "meta"):
+        raise ValueError(f'device must be "cpu", "cuda" or "meta", not {value!r}')
+    return name
+
+
+def _cluster(value):
+    if value is None:
+        return Cluster.plain
+    if isinstance(value, str):
+        return Cluster.of(value)
+    if not isinstance(value, Cluster):
+        raise TypeError(f"cluster must be a Cluster, not {type(value).__name__}")
+    return value

@@ -1,0 +1,5 @@
+"""The simulated cluster: ranks are threads of this process, time is virtual.
+
+`simulator` gives the turns, `matching` pairs sends with receives, `network` says when
+what arrives. Imports nothing from `real`.
+"""

@@ -1,0 +1,157 @@
+"""A rank of the simulated cluster: its clock, its record and its calls in progress."""
+
+import threading
+import time
+
+import torch
+
+from .. import torch_private
+from ..calls import MESSAGES
+from ..engine import Engine, Status, waiting, where_called
+from ..meter import Meter
+from ..outcome import RankReport
+from ..threads import Interruptible, user_line
+
+POLL = 1e-6  # virtual seconds that a look at `is_completed` costs
+
+
+class SimulatedWork(torch_private.CallWork):
+    """A call in progress in virtual time."""
+
+    def wait(self, timeout=None):
+        self.engine.wait(self.call)
+        return True
+
+    def is_completed(self):
+        return self.engine.poll(self.call)
+
+    def get_future(self):
+        """A future of the outputs; inside backward it is completed at its end.
+
+        DistributedDataParallel waits for it in C++, where no other rank could run.
+        """
+        future = torch.futures.Future()
+
+        def complete():
+            self.wait()
+            future.set_result(self.call.outputs)
+
+        if torch_private.inside_backward():
+            torch_private.after_backward(complete)
+        else:
+            complete()
+        return future
+
+
+class SimulatedEngine(Engine):
+    """One rank: its clock, its thread's baton, its record."""
+
+    def __init__(self, sim, rank):
+        super().__init__(rank, sim.n)
+        self.sim, self.clock, self.cluster = sim, 0.0, sim.cluster
+        self.baton = threading.Lock()
+        self.baton.acquire()
+        self.state, self.blocked = "running", None
+        self.report = RankReport(rank, Status(rank))
+        free = sim.cluster.free_compute
+        self.meter = Meter(None if free else self.charge)
+        self.thread, self.life = None, Interruptible()
+        self.function = ("", 0)  # where the function begins that this rank executes
+        self.naps = 0  # how often it has slept
+        self._polled, self._looked = None, 0.0  # at which call, when
+        self._last_batch = 0
+        self._groups = {}  # name of a group -> its number in this run
+
+    # what a rank asks for
+
+    def group_made(self, group, store):
+        number = self.sim.matching.number_of(group.key, group.ranks)
+        self._groups[group.key] = number
+
+    def begin(self, call):
+        self.start(call)
+        return SimulatedWork(self, call)
+
+    def carry_out(self, call):
+        """The call is complete; nobody else sees it, so it needs no Work."""
+        self.enter(call)
+        self.start(call)
+        self.wait(call)
+
+    def start(self, call):
+        """All others know of the call; those of a batch begin at once."""
+        if not call.batch or call.batch != self._last_batch:
+            self.sim.turn(self)
+        self._last_batch = call.batch
+        matching, group = self.sim.matching, self._groups[call.group]
+        if call.kind == "send":
+            matching.send(self.clock, group, call)
+        elif call.kind == "recv":
+            matching.receive(self.clock, group, call)
+        else:
+            matching.join(self.clock, group, call)
+
+    def wait(self, call):
+        """The call is complete, and the rank knows it."""
+        if self.sim.stopping:
+            self.sim.check()
+        if not call.done:
+            self.blocked = call
+            self.sim.hand_on(self)
+            self.blocked = None
+        if call.finish > self.clock:
+            self.record("compute", "wait", self.clock, call.finish, where=call.where)
+            self.clock = call.finish
+        self.waited(call)
+
+    def poll(self, call):
+        """Is the call complete?  To look takes a moment, in which others go on."""
+        self.clock += POLL
+        self.sim.turn(self)
+        if call.done:
+            self.waited(call)
+        else:
+            self._polled, self._looked = call, time.monotonic()
+        return call.done
+
+    def sleep(self, seconds):
+        start = self.clock
+        self.clock += seconds * self.cluster.slow_factor(self.rank)
+        self.record("compute", "sleep", start, self.clock, where=where_called())
+        self.sim.activity += 1
+        self.naps += 1
+
+    def now(self):
+        return self.clock
+
+    def charge(self, name, flops, nbytes, dtype):
+        seconds = self.cluster.compute_seconds(self.rank, flops, nbytes, dtype)
+        start, where = self.clock, where_called()
+        self.clock += seconds
+        span = start, self.clock
+        self.record("compute", name, *span, nbytes, flops, where=where)
+
+    def storage_resized(self, storage):
+        self.meter.resized(storage)
+
+    def glance(self):
+        """What this rank is doing, without the line: fast."""
+        call = self.blocked
+        call = waiting(call) if call else None
+        status = Status(self.rank, self.state, call, steps=len(self.entries))
+        status.printed = self.sim.output.printed[self.rank]
+        return status
+
+    def status(self):
+        """What this rank is doing, for messages."""
+        status = self.glance()
+        status.open = [
+            waiting(c) for c in list(self.open.values()) if c.kind not in MESSAGES
+        ]
+        status.where = self.report.where
+        if self.state == "running" and status.call is None and self.thread:
+            status.where = user_line(self.thread)
+            recent = time.monotonic() - self._looked < max(1.0, self.sim.timeout / 2)
+            if recent and self._polled is not None and self._polled.id in self.open:
+                status.polls = waiting(self._polled)
+        return status

@@ -1,0 +1,44 @@
+"""Everything private to torch that the worlds need, in one folder.
+
+`here` knows which rank this thread is, `isolation` lets threads be ranks, `group` is a
+process group written in Python, `patches` are torch's functions that ranks call in
+another way, `tensors` what is private about tensors.  No other module may use it.
+"""
+
+from .group import LAST_TAG, CallWork, Group, join_world, register
+from .here import current_engine, rank_process
+from .isolation import isolated_ranks, loss_parallel, rank_thread, set_loss_parallel
+from .patches import watch_calls
+from .tensors import (
+    FakeTensor,
+    TorchDispatchMode,
+    after_backward,
+    copy_raw,
+    inside_backward,
+    load_compiler,
+    never_compiled,
+    raw_tensors,
+)
+
+__all__ = [
+    "LAST_TAG",
+    "CallWork",
+    "FakeTensor",
+    "Group",
+    "TorchDispatchMode",
+    "after_backward",
+    "copy_raw",
+    "current_engine",
+    "inside_backward",
+    "isolated_ranks",
+    "join_world",
+    "load_compiler",
+    "loss_parallel",
+    "never_compiled",
+    "rank_process",
+    "rank_thread",
+    "raw_tensors",
+    "register",
+    "set_loss_parallel",
+    "watch_calls",
+]

@@ -1,0 +1,181 @@
+"""Functions of torch that ranks call in another way: inside of a run only."""
+
+import contextlib
+import functools
+import inspect
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import torch
+import torch.distributed as dist
+import torch.distributed.distributed_c10d as c10d
+import torch.distributed.nn.functional  # it keeps the group of the moment of its import
+
+from .. import ship
+from .group import Group
+from .here import current_engine, here
+
+
+@contextlib.contextmanager
+def watch_calls():
+    """Inside, batches of messages and freed storages are seen by the engine."""
+    batch, resize = dist.batch_isend_irecv, torch.UntypedStorage.resize_
+    init = torch.optim.Adam._init_group
+    group, pickle = dist.new_group, (c10d._pickler, c10d._unpickler)
+    join, barrier = dist.init_process_group, dist.monitored_barrier
+    accelerator = torch._C._get_accelerator
+    c10d._pickler, c10d._unpickler = ship.Pickler, ship.Unpacker
+    dist.batch_isend_irecv = c10d.batch_isend_irecv = _batched(batch)
+    dist.new_group = c10d.new_group = _of_this_world(group)
+    dist.init_process_group = c10d.init_process_group = _already_joined
+    dist.monitored_barrier = c10d.monitored_barrier = _monitored(barrier)
+    torch.UntypedStorage.resize_ = _watched_resize(resize)
+    torch.optim.Adam._init_group = _counting_on_host(init)
+    torch._C._get_accelerator = _of_this_rank(accelerator)
+    try:
+        yield
+    finally:
+        dist.batch_isend_irecv = c10d.batch_isend_irecv = batch
+        dist.new_group = c10d.new_group = group
+        dist.init_process_group = c10d.init_process_group = join
+        dist.monitored_barrier = c10d.monitored_barrier = barrier
+        c10d._pickler, c10d._unpickler = pickle
+        torch.UntypedStorage.resize_ = resize
+        torch.optim.Adam._init_group = init
+        torch._C._get_accelerator = accelerator
+
+
+def _batched(original):
+    @functools.wraps(original)
+    def batch_isend_irecv(p2p_op_list):
+        engine = current_engine()
+        if engine is None:
+            return original(p2p_op_list)
+        with engine.batch():
+            return original(p2p_op_list)
+
+    return batch_isend_irecv
+
+
+def _of_this_world(original):
+    """A rank's groups belong to the world it runs in, whatever backend it names.
+
+    "gloo" is heard: beside NCCL it makes a group whose messages go through the host.
+    """
+
+    @functools.wraps(original)
+    def new_group(ranks=None, timeout=None, backend=None, *more, **options):
+        engine = current_engine()
+        if engine is None:
+            return original(ranks, timeout, backend, *more, **options)
+        with engine.groups_on_host(backend == "gloo"):
+            return original(ranks, timeout, None, *more, **options)
+
+    return new_group
+
+
+_join = dist.init_process_group
+
+
+@functools.wraps(_join)
+def _already_joined(*args, **kwargs):
+    """Scripts begin with `init_process_group`; a rank of `run` is connected already."""
+    engine = current_engine()
+    if engine is None:
+        return _join(*args, **kwargs)
+    asked = _SIGNATURE.bind(*args, **kwargs).arguments
+    for name, mine in (("rank", engine.rank), ("world_size", engine.world_size)):
+        if asked.get(name, -1) not in (-1, mine):
+            raise ValueError(
+                f"init_process_group({name}={asked[name]!r}) inside run, where {name} "
+                f"is {mine}: leave {name} out, or change run's world_size"
+            )
+    if c10d.GroupMember.WORLD is None:
+        raise RuntimeError(
+            "init_process_group after destroy_process_group: run connects its ranks "
+            "once; call run again instead"
+        )
+    engine.warn(
+        "init_process_group does nothing inside run, which has connected the ranks."
+    )
+
+
+_SIGNATURE = inspect.signature(_join)
+
+
+def _monitored(original):
+    """A barrier: whoever is missing is named as in every other call."""
+
+    @functools.wraps(original)
+    def monitored_barrier(group=None, timeout=None, wait_all_ranks=False):
+        group = c10d.GroupMember.WORLD if group is None else group
+        if not isinstance(group, Group):
+            return original(group, timeout, wait_all_ranks)
+        group.barrier().wait(timeout)
+
+    return monitored_barrier
+
+
+def _of_this_rank(original):
+    """`fully_shard` goes to the GPU that torch sees; ranks may be on the CPU."""
+
+    @functools.wraps(original)
+    def _get_accelerator(*args):
+        on_cpu = (
+            current_engine() is not None and torch.get_default_device().type == "cpu"
+        )
+        return torch.device("cpu") if on_cpu else original(*args)
+
+    return _get_accelerator
+
+
+def _counting_on_host(original):
+    """Adam reads the number of its step, which a tensor on "meta" does not have.
+
+    torch 2.13 keeps it on the CPU; older ones where new tensors go.
+    """
+
+    @functools.wraps(original)
+    def _init_group(self, *args, **kwargs):
+        with torch.device("cpu"):
+            return original(self, *args, **kwargs)
+
+    return _init_group
+
+
+def _watched_resize(original):
+    @functools.wraps(original)
+    def resize_(self, size):
+        result = original(self, size)
+        engine = current_engine()
+        if engine is not None:
+            engine.storage_resized(self)
+        return result
+
+    return resize_
+
+
+@contextlib.contextmanager
+def saves_at_once():
+    """Inside, a checkpoint saved by `async_save` of a rank that is a thread is there.
+
+    torch saves it in a thread of its own, which would not be the rank.
+    """
+    submit = ThreadPoolExecutor.submit
+
+    @functools.wraps(submit)
+    def now(self, fn, /, *args, **kwargs):
+        saver = getattr(fn, "__module__", "").startswith("torch.distributed.checkpoint")
+        if here.engine is None or not saver:
+            return submit(self, fn, *args, **kwargs)
+        future = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+    ThreadPoolExecutor.submit = now
+    try:
+        yield
+    finally:
+        ThreadPoolExecutor.submit = submit

@@ -1,0 +1,92 @@
+"""What is private about tensors: unseen copies, the backward pass, the compiler."""
+
+import ctypes
+import importlib
+import sys
+import threading
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor  # noqa: F401, for meter.py
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: F401
+
+
+def load_compiler():
+    """torch's compiler is imported, which computing with shapes only needs.
+
+    In a thread of its own: the import leaves circles of references that hold every
+    frame below it, and with the frames of a rank its tensors would stay alive.
+    """
+    if "torch._dynamo" not in sys.modules:
+        importer = threading.Thread(
+            target=importlib.import_module, args=["torch._dynamo"]
+        )
+        importer.start()
+        importer.join()
+
+
+def never_compiled(function):
+    """`torch.compile` leaves the function alone, with all that it calls.
+
+    A decorator of torch's own would import the compiler, which takes seconds.
+    """
+    frames = torch._C._dynamo.eval_frame
+    skip = frames._FrameAction.SKIP
+    strategy = frames._FrameExecStrategy(skip, skip)
+    frames.set_code_exec_strategy(function.__code__, strategy)
+    return function
+
+
+def in_one_piece(tensor):
+    """Real backends read memory as it lies: Gloo in part silently, NCCL refuses."""
+    return (
+        tensor.layout is not torch.strided
+        or tensor.is_contiguous()
+        or (tensor.dim() == 4 and tensor.is_contiguous(memory_format=_CHANNELS_LAST))
+    )
+
+
+_CHANNELS_LAST = torch.channels_last
+
+
+class raw_tensors:
+    """Inside, tensor operations are unseen: no autograd, no dispatch modes."""
+
+    def __enter__(self):
+        self._guards = (
+            torch._C._AutoDispatchBelowAutograd(),
+            torch._C._DisableTorchDispatch(),
+        )
+        for guard in self._guards:
+            guard.__enter__()
+
+    def __exit__(self, *error):
+        for guard in reversed(self._guards):
+            guard.__exit__(*error)
+
+
+def copy_raw(source, target):
+    """`target` holds the data of `source`; torch sees nothing of it."""
+    if (
+        source.is_cpu
+        and target.is_cpu
+        and source.dtype == target.dtype
+        and (size := source.nbytes) == target.nbytes
+        and source.is_contiguous()
+        and target.is_contiguous()
+        and not source.is_conj()
+        and not source.is_neg()
+    ):
+        ctypes.memmove(target.data_ptr(), source.data_ptr(), size)
+    else:
+        with raw_tensors():
+            target.copy_(source.reshape(target.shape))
+
+
+def inside_backward():
+    """Is this thread in a node of a backward pass (and not in what comes after)?"""
+    return torch._C._current_autograd_node() is not None
+
+
+def after_backward(callback):
+    """`callback` is called at the end of the backward pass of this thread."""
+    torch.autograd.Variable._execution_engine.queue_callback(callback)
