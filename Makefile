@@ -3,7 +3,7 @@
 #   make run      execute every chapter on this machine and report a row per chapter
 #   make lab      open a copy of the course, work/, in JupyterLab at chapter 00
 #   make test     run every test, and every chapter twice: simulated and on processes
-#   make quick    lint, types, tests without processes, one chapter: for the author's loop
+#   make quick    lint, types, tests that take seconds, one chapter: the author's loop
 #   make lint     the linter and the types alone
 #   make execute  write the chapters' outputs anew
 #   make bench    measure the all-reduces, the start-up and the simulator
@@ -40,7 +40,7 @@ COLAB := $(VENV)/colab
 COLAB_PYTHON ?=
 GRADER := $(VENV)/grader
 SITE := $(VENV)/site
-# Tests that start no process and grade nothing.
+# Tests that take seconds.
 QUICK = $(addprefix tests/test_,$(addsuffix .py,repository workflow inline_code timeline runs \
     cluster costs schedule footprint catalogue badges messages gantt data model_zoo))
 NOTEBOOKS = $(wildcard chapters/*.ipynb solutions/*.ipynb)
@@ -111,7 +111,6 @@ test: ready
 
 ready: setup $(GRADER) $(SITE)
 
-# For the author's loop: no processes, one chapter.
 quick: setup lint
 	@echo "== quick tests"
 	@$(PLAIN) $(PYTEST) -n 2 --dist worksteal $(QUICK)

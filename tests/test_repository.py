@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import d2lpar
 from conftest import ROOT
 
 PACKAGE = ROOT / "d2lpar"
@@ -301,6 +302,13 @@ def test_every_public_function_has_a_docstring():
 # Versions
 
 
+def test_a_type_checker_sees_every_public_name():
+    tree = ast.parse((PACKAGE / "__init__.py").read_text(encoding="utf-8"))
+    [seen] = [node.body for node in tree.body if isinstance(node, ast.If)]
+    homes = {alias.name: node.module for node in seen for alias in node.names}
+    assert homes == d2lpar._HOME | dict.fromkeys(d2lpar._MODULES)
+
+
 def test_the_same_ruff_before_a_commit_and_in_tests():
     hooks = (ROOT / ".pre-commit-config.yaml").read_text()
     [version] = re.findall(r"ruff-pre-commit\n +rev: v(\S+)", hooks)
@@ -339,7 +347,6 @@ def test_environment_agrees_with_pyproject():
 
 
 def test_version_is_the_same_everywhere():
-    import d2lpar
 
     version = PROJECT["version"]
     assert d2lpar.__version__ == version

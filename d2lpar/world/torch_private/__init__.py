@@ -19,26 +19,3 @@ from .tensors import (
     never_compiled,
     raw_tensors,
 )
-
-__all__ = [
-    "LAST_TAG",
-    "CallWork",
-    "FakeTensor",
-    "Group",
-    "TorchDispatchMode",
-    "after_backward",
-    "copy_raw",
-    "current_engine",
-    "inside_backward",
-    "isolated_ranks",
-    "join_world",
-    "load_compiler",
-    "loss_parallel",
-    "never_compiled",
-    "rank_process",
-    "rank_thread",
-    "raw_tensors",
-    "register",
-    "set_loss_parallel",
-    "watch_calls",
-]
