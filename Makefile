@@ -5,6 +5,7 @@
 #   make test     run every test, and every chapter twice: simulated and on processes
 #   make quick    lint, types, tests that take seconds, one chapter: the author's loop
 #   make lint     the linter and the types alone
+#   make coverage  which lines of the library the unit tests run
 #   make execute  write the chapters' outputs anew
 #   make bench    measure the all-reduces, the start-up and the simulator
 #   make sync     bring the library's code back into the cells that show it
@@ -13,6 +14,7 @@
 #   make site     build/site: the executed course as web pages, from its outputs
 #   make slides   build/slides: the decks of the chapters alone
 #   make browse   open every page of both in Chromium; none may ask another host
+#   make mutants  try whether the checks reject every small fault in the official answers
 #   make newest   make test with the newest torch, in an environment of its own
 #   make colab    try the course with Colab's versions; needs Python 3.13
 #
@@ -20,6 +22,7 @@
 # CHAPTERS="04" limits run, execute, sync, slides and colab to some chapters.
 # BENCH="--quick" and other options are for bench.  OFFLINE=1 installs from the folder
 # wheelhouse/ alone; WHEELHOUSE_TORCH=1 puts torch into that folder, too.
+# EXERCISES="05.3" limits mutants to some exercises.
 # SITE_URL="https://..." tells the pages of `site` where they will be published.
 
 PYTHON ?= python3
@@ -28,6 +31,7 @@ NEWEST ?= torch
 VENV ?= .venv
 JUPYTER_FLAGS ?=
 CHAPTERS ?=
+EXERCISES ?=
 BENCH ?=
 SITE_URL ?=
 WORKERS ?= 3
@@ -44,6 +48,8 @@ SITE := $(VENV)/site
 QUICK = $(addprefix tests/test_,$(addsuffix .py,repository workflow inline_code timeline runs \
     cluster costs schedule footprint catalogue badges messages gantt data model_zoo))
 NOTEBOOKS = $(wildcard chapters/*.ipynb solutions/*.ipynb)
+# Chapters 01 to 03 start no ranks: on processes they would run as they run anyway.
+RANKED = $(filter-out chapters/01% chapters/02% chapters/03%,$(wildcard chapters/*.ipynb))
 PYTEST = $(BIN)/python -m pytest -q
 NBVAL = --nbval-current-env --nbval-cell-timeout=600
 # Nothing is compiled that nobody imports; what is imported is compiled once and kept.
@@ -60,7 +66,7 @@ endif
 
 PLAIN = env -u D2LPAR_BACKEND -u D2LPAR_RANKS D2LPAR_PROGRESS=0
 
-.PHONY: run lab test ready quick lint units zoo notebooks processes newest bench execute sync exercises setup
+.PHONY: run lab test ready quick lint units zoo mutants coverage notebooks processes newest bench execute sync exercises setup
 .PHONY: wheelhouse site slides browse colab
 .DEFAULT_GOAL := run
 
@@ -131,6 +137,10 @@ zoo:
 	@echo "== answers to the exercises, judged"
 	@$(PLAIN) $(PYTEST) -n $(WORKERS) --dist worksteal tests/test_zoo.py
 
+# Half an hour; not a part of `make test`, which tries two of each exercise.
+mutants: setup
+	@$(PLAIN) $(BIN)/python tests/mutants.py $(EXERCISES)
+
 notebooks:
 	@echo "== chapters and solutions, outputs compared"
 	@$(PLAIN) $(PYTEST) -n $(WORKERS) --dist loadscope --nbval $(NBVAL) $(NOTEBOOKS)
@@ -138,7 +148,14 @@ notebooks:
 processes:
 	@echo "== chapters on real processes, outputs not compared"
 	@D2LPAR_BACKEND=gloo D2LPAR_PROGRESS=0 $(PYTEST) -n 2 --dist loadscope --nbval-lax $(NBVAL) \
-	    $(wildcard chapters/*.ipynb)
+	    $(RANKED)
+
+# Which lines of the library the unit tests run in this process; what ranks run that are
+# processes of their own is not seen.
+coverage: ready
+	@$(PIP) -q "pytest-cov>=5.0"
+	@$(PLAIN) $(PYTEST) -n $(WORKERS) --dist worksteal --cov=d2lpar \
+	    --cov-report=term tests
 
 newest:
 	@test -x $(VENV)/newest/bin/python || $(PYTHON) -m venv $(VENV)/newest

@@ -21,7 +21,7 @@ from itertools import accumulate
 import torch
 import torch.distributed as dist
 
-from .messages import exchange
+from .messages import exchange, start_exchange
 from .scatter import (
     doublings,
     flat_broadcast,
@@ -139,9 +139,7 @@ def _add_in_pieces(mine, theirs, spares, dst, src, group):
     waiting = []
     for j, (piece, place) in enumerate(zip(mine, theirs, strict=True)):
         incoming = spares[j % 2][: place.numel()]
-        send = dist.P2POp(dist.isend, piece, group=group, group_peer=dst)
-        recv = dist.P2POp(dist.irecv, incoming, group=group, group_peer=src)
-        works = dist.batch_isend_irecv([send, recv])
+        works = start_exchange(piece, dst, incoming, src, group)
         for there, arrived in waiting:
             there += arrived  # now the wire is busy with the next piece
         for work in works:

@@ -22,10 +22,18 @@ def exchange(mine, dst, incoming, src, group=None):
     and `src` are ranks of the group, others than this one.  `incoming` has the
     size and dtype of what comes, and no memory in common with `mine`.
     """
+    for work in start_exchange(mine, dst, incoming, src, group):
+        work.wait()
+
+
+def start_exchange(mine, dst, incoming, src, group=None):
+    """Start an exchange, and return its two works.
+
+    Neither tensor may be touched until both have been waited for.
+    """
     send = dist.P2POp(dist.isend, mine, group=group, group_peer=dst)
     recv = dist.P2POp(dist.irecv, incoming, group=group, group_peer=src)
-    for work in dist.batch_isend_irecv([send, recv]):
-        work.wait()
+    return dist.batch_isend_irecv([send, recv])
 
 
 def ping_pong(sizes, repeats=10):

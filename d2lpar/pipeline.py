@@ -1,6 +1,6 @@
 """Pipelines: every rank has some layers, and micro-batches flow through all of them.
 
-A `Pipeline` executes any valid schedule: F, B and W of `schedule.py` become a forward
+A `Pipeline` executes any valid schedule: F, B and W of a schedule become a forward
 pass, a backward pass and the gradients of the weights.  Two ranks, two micro-batches:
 
     rank 0    0F0     0F1              0B0     0B1

@@ -5,10 +5,9 @@
     rows         w [D/n, O]      x [N, D/n]    partial sums [N, O]      sum over ranks
 
 Columns first, rows second: between the two nothing moves.  torch keeps w.T, so a part
-of w's columns is a part of the rows of `weight` [O, D].  Channels of a convolution are
-split in the same way.  n ranks, r this rank, N batch, D and O features, V vocabulary.
-Serial truth: the whole layer on one device; all ranks get the same x and the same
-gradient of y.  Shoeybi et al. 2019 (Megatron-LM), section 3.
+of w's columns is a part of the rows of `weight` [O, D]; channels likewise.  n ranks,
+r this rank, N batch, D and O features, V vocabulary.  Serial truth: one device with the
+whole layer, the same x and gradient of y.  Shoeybi et al. 2019 (Megatron-LM), part 3.
 """
 
 import copy
@@ -20,6 +19,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from .fastest import allreduce
+from .messages import start_exchange
 from .scatter import ring_all_gather
 
 
@@ -287,7 +287,6 @@ class PartOfLinear(nn.Module):
 
 
 # Eight ranks, two pairs of keys and values: four neighbours have the same one.
-#
 #     ranks     0  1  2  3     4  5  6  7
 #     pair      0  0  0  0     1  1  1  1
 def shared_pairs(pairs, group=None):
@@ -393,16 +392,9 @@ def ring_columns(x, weight, group=None):
     for k in range(n):
         works, coming = [], torch.empty_like(x)
         if k < n - 1:
-            works = _pass_on(x, coming, (r + 1) % n, (r - 1) % n, group)
+            works = start_exchange(x, (r + 1) % n, coming, (r - 1) % n, group)
         torch.mm(x, weight.T, out=y[(r - k) % n])
         for work in works:
             work.wait()
         x = coming
     return y.flatten(0, 1)  # [N, O/n]
-
-
-def _pass_on(x, coming, right, left, group):
-    """x goes to the right while `coming` is received from the left."""
-    out = dist.P2POp(dist.isend, x, group=group, group_peer=right)
-    into = dist.P2POp(dist.irecv, coming, group=group, group_peer=left)
-    return dist.batch_isend_irecv([out, into])

@@ -164,8 +164,9 @@ def built():
     for path in sorted((ROOT / "chapters").glob("*.ipynb")):
         shown = filter(inline_code.is_marked, notebooks.read(path)["cells"])
         modules = dict.fromkeys(inline_code.module_of(c["source"]) for c in shown)
-        new = [Path(module).stem for module in modules if module not in seen]
-        seen |= modules.keys()
+        names = dict.fromkeys(str(Path(module).with_suffix("")) for module in modules)
+        new = [name.replace("/", ".") for name in names if name not in seen]
+        seen |= names.keys()
         if new:
             title = notebooks.read(path)["cells"][0]["source"].splitlines()[0][2:]
             directives = "\n".join(f".. automodule:: d2lpar.{name}" for name in new)

@@ -1,12 +1,16 @@
 """`check` itself: what it says, what it counts, and that nothing gets past it."""
 
+import _thread
 import dataclasses
 import io
 import math
 import re
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 import rich.console
 import torch
@@ -16,7 +20,7 @@ import d2lpar
 from conftest import WATCHDOG
 from d2lpar.checks import checker, judging
 from d2lpar.checks.guard import replaced
-from d2lpar.checks.judging import Case, Exercise, Mistake
+from d2lpar.checks.judging import Case, Exercise
 from d2lpar.checks.report import Report, Row
 from d2lpar.checks.requirements import (
     bytes_sent,
@@ -54,9 +58,12 @@ def cases(rng):
         )
 
 
+WORDS = {
+    "title": "Pass on",
+    "own": {"sentence": "It keeps its own.", "hint": "Look left."},
+}
 RING = Exercise(
     "99.1",
-    "Pass on",
     cases,
     [
         bytes_sent(lambda case: 40),
@@ -66,7 +73,8 @@ RING = Exercise(
         from_messages(),
         untouched(),
     ],
-    [Mistake("own", lambda a: a.right is False, "It keeps its own.", "Look left.")],
+    {"own": lambda a: a.right is False},
+    WORDS,
     processes=(),
 )
 
@@ -177,7 +185,7 @@ def test_a_barrier_is_forbidden_and_leaves_the_other_figures(ring):
 
 def test_two_ways_round_the_exercise_are_both_judged(monkeypatch):
     other = judging.Requirement("other", lambda a: 1, lambda case: 0, instead=bool)
-    exercise = Exercise("99.1", "Pass on", cases, [from_messages(), other])
+    exercise = Exercise("99.1", cases, [from_messages(), other], words=WORDS)
     monkeypatch.setattr(checker, "find", {"99.1": exercise}.get)
     report = d2lpar.check("99.1", gathers)
     assert report.score == 0.5
@@ -277,6 +285,82 @@ def test_torchs_own_functions_are_guarded(monkeypatch):
     assert replaced() == ["torch.equal"]
 
 
+def test_a_property_that_is_replaced_is_named(monkeypatch):
+    cell = {}
+    exec(compile("def passed(self): return True", "<ipython-input-1>", "exec"), cell)
+    monkeypatch.setattr(Report, "passed", property(cell["passed"]))
+    assert replaced() == ["d2lpar.checks.report.Report.passed"]
+
+
+def through_threading(work):
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+
+
+def through_a_pool(work):
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(work).result()
+
+
+def through_a_thread_of_a_thread(work):
+    through_threading(lambda: through_a_pool(work))
+
+
+def through_a_bare_thread(work):
+    done = threading.Event()
+    _thread.start_new_thread(lambda: (work(), done.set()), ())
+    done.wait(10)
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        through_threading,
+        through_a_pool,
+        through_a_thread_of_a_thread,
+        through_a_bare_thread,
+    ],
+)
+def test_what_threads_of_a_rank_do_is_its_own(way):
+    def answer():
+        kept, x = [], torch.ones(10, 10, requires_grad=True)
+        way(lambda: kept.append((x @ x).sum().backward() or torch.ones(1000)))
+        return len(kept), x.grad.sum().item()
+
+    run = d2lpar.run(answer, world_size=2, cluster="2xA100")
+    assert run.results == [(1, 2000.0)] * 2
+    assert all(8000 > peak >= 4000 for peak in run.peak_memory)
+    products = [e for e in run.timeline.events if e.name == "mm"]
+    assert sum(e.flops for e in products) == 2 * 3 * 2000
+
+
+def tells(value, wanted):
+    """Are these bytes in it?"""
+    if isinstance(value, bytes):
+        return wanted in value
+    if torch.is_tensor(value):
+        return value.numpy().tobytes() == wanted
+    return isinstance(value, list | tuple) and any(tells(x, wanted) for x in value)
+
+
+def looks_below(x):
+    """It looks in the frames below for what rank r-1 has."""
+    incoming, frame = pass_on(x), sys._getframe(1)
+    while frame is not None:
+        for name, value in list(frame.f_locals.items()):
+            if tells(value, incoming.numpy().tobytes()):
+                raise LookupError(name)
+        frame = frame.f_back
+    return incoming
+
+
+@pytest.mark.parametrize("backend", ["sim", "gloo"])
+def test_a_rank_finds_no_arguments_of_others(backend):
+    case = next(iter(cases(np.random.default_rng(0))))
+    assert RING.attempt(looks_below, case, backend=backend).right
+
+
 def test_another_seed_draws_other_numbers(monkeypatch):
     drawn = []
 
@@ -285,7 +369,7 @@ def test_another_seed_draws_other_numbers(monkeypatch):
             drawn.append(case.inputs[0][0].tolist())
             yield case
 
-    exercise = Exercise("99.1", "Pass on", remember, processes=())
+    exercise = Exercise("99.1", remember, words=WORDS, processes=())
     monkeypatch.setattr(checker, "find", {"99.1": exercise}.get)
     for seed in (0, 1, 0):
         d2lpar.check("99.1", pass_on, seed=seed)
@@ -299,7 +383,7 @@ def test_real_processes_are_tried_where_the_exercise_says_so(monkeypatch):
         return pass_on(x) if thread.startswith("rank") else x
 
     memory = [extra_memory(lambda case: 40)]  # counted in the simulator only
-    exercise = Exercise("99.1", "Pass on", cases, memory)
+    exercise = Exercise("99.1", cases, memory, words=WORDS)
     monkeypatch.setattr(checker, "find", {"99.1": exercise}.get)
     assert d2lpar.check("99.1", pass_on).passed
     report = d2lpar.check("99.1", knows_the_simulator)
@@ -318,7 +402,7 @@ def through_a_module(x):
 
 
 def test_a_side_channel_of_threads_does_not_pass(monkeypatch):
-    exercise = Exercise("99.1", "Pass on", cases)
+    exercise = Exercise("99.1", cases, words=WORDS)
     monkeypatch.setattr(checker, "find", {"99.1": exercise}.get)
     report = d2lpar.check("99.1", through_a_module)
     vars(torch).pop("board")
@@ -337,7 +421,7 @@ def test_a_pattern_in_the_failing_cases_is_told(monkeypatch):
     def not_for_three(x):
         return pass_on(x) if dist.get_world_size() != 3 else x
 
-    exercise = Exercise("99.1", "Pass on", cases)
+    exercise = Exercise("99.1", cases, words=WORDS)
     monkeypatch.setattr(checker, "find", {"99.1": exercise}.get)
     report = d2lpar.check("99.1", not_for_three)
     assert report.sentence == "It fails exactly where the number of ranks is odd."
@@ -388,7 +472,7 @@ def with_one_rank(rng):
 @pytest.fixture
 def from_one(monkeypatch):
     """`check("99.1", ...)` begins with one rank."""
-    exercise = dataclasses.replace(RING, cases=with_one_rank, mistakes=[])
+    exercise = dataclasses.replace(RING, cases=with_one_rank, mistakes={})
     monkeypatch.setattr(checker, "find", {"99.1": exercise}.get)
     return lambda function: d2lpar.check("99.1", function)
 

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from conftest import ROOT, WATCHDOG, family_of
-from d2lpar.tools import cli, notebooks
+from d2lpar.tools import cli, console, notebooks
 
 
 def invoke(*arguments):
@@ -118,7 +118,7 @@ def test_a_wheel_without_nbclient_says_what_to_install(course, monkeypatch):
     monkeypatch.setitem(sys.modules, "nbclient", None)
     monkeypatch.delattr("d2lpar.tools.execution", raising=False)
     with pytest.raises(cli.Refused, match=r'pip install "d2lpar\[lab\]"'):
-        cli._execution()
+        console.execution_tools()
 
 
 def test_doctor_exits_with_zero_where_the_course_runs():
@@ -156,24 +156,17 @@ def test_lab_without_jupyterlab_says_what_to_install(tmp_path, monkeypatch):
     assert not (tmp_path / "x").exists()
 
 
-def training_benches():
-    names = "overlap", "sharding", "tensor_parallel", "pipeline"
-    return [importlib.import_module(f"d2lpar.tools.bench.{name}") for name in names]
-
-
 @pytest.fixture
 def short_bench(monkeypatch):
     """A bench of two steps that measure nothing."""
     from d2lpar.tools.bench import bench
 
-    row = {"ranks": 2, "bytes": 2**20, "algorithm": bench.NATIVE, "seconds": 0.002}
+    row = {"race": "A", "course": "1 MB", "rival": "B", "ranks": 2, "seconds": 0.002}
     steps = [
-        ("one", lambda: {"allreduce": [row]}),
+        ("one", lambda: {"races": [row]}),
         ("two", lambda: {"simulator": {"ring": 1234.5}}),
     ]
     monkeypatch.setattr(bench, "plan", lambda *given: steps)
-    for module in training_benches():
-        monkeypatch.setattr(module, "plan", lambda *given: [])
     monkeypatch.setenv("D2LPAR_PROGRESS", "1")  # as it was, afterwards
 
 
@@ -183,7 +176,7 @@ def test_bench_prints_tables_and_writes_json(short_bench, tmp_path):
     assert result.exit_code == 0
     assert "2 ms" in result.stdout and "1,234" in result.stdout
     figures = json.loads(path.read_text())
-    assert set(figures) == {"machine", "allreduce", "simulator"}
+    assert set(figures) == {"machine", "races", "simulator"}
     assert figures["simulator"] == {"ring": 1234.5}
 
 
@@ -192,18 +185,10 @@ def test_bench_hands_on_its_options(monkeypatch):
 
     given = []
     monkeypatch.setenv("D2LPAR_PROGRESS", "1")
-    for module in (bench, *training_benches()):
-        monkeypatch.setattr(
-            module, "plan", lambda *options: given.append(options) or []
-        )
+    monkeypatch.setattr(bench, "plan", lambda *options: given.append(options) or [])
     invoke("bench", "--sizes", "64K", "--ranks", "3", "--quick")
     invoke("bench")
-    assert given == [
-        ("64K", "3", True),
-        *[("3", True)] * 4,
-        (None, None, False),
-        *[(None, False)] * 4,
-    ]
+    assert given == [("64K", "3", True), (None, None, False)]
 
 
 @pytest.mark.parametrize(
@@ -215,9 +200,9 @@ def test_bench_hands_on_its_options(monkeypatch):
     ],
 )
 def test_bench_refuses_before_it_measures(options, sentence, monkeypatch):
-    from d2lpar.tools.bench import bench
+    from d2lpar.tools.bench import world
 
-    monkeypatch.setattr(bench, "startup", lambda quick: pytest.fail("it measured"))
+    monkeypatch.setattr(world, "startup", lambda quick: pytest.fail("it measured"))
     with pytest.raises(cli.Refused, match=sentence):
         CliRunner().invoke(cli.app, ["bench", *options], catch_exceptions=False)
 

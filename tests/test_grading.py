@@ -1,11 +1,14 @@
 """A folder of notebooks, graded: a row each, whatever they do."""
 
 import csv
+import dataclasses
 import functools
+import itertools
 import json
 import math
 import os
 import pickle
+import pickletools
 import subprocess
 import sys
 import tempfile
@@ -17,19 +20,22 @@ import psutil
 import pytest
 import torch
 import torch.distributed as dist
+from filelock import FileLock
 from torch import nn
 from typer.testing import CliRunner
 
 from conftest import ROOT, eventually
+from d2lpar import schedule
 from d2lpar.checks import checker, judging
 from d2lpar.checks.report import Report
-from d2lpar.checks.rubrics import start
+from d2lpar.checks.rubrics import ex_00_1
 from d2lpar.errors import RankError
 from d2lpar.tools import cli, notebooks
 from d2lpar.tools.grading import (
     class_files,
     exchange,
     handins,
+    hollow,
     limits,
     process,
     sandbox,
@@ -106,8 +112,7 @@ TRIES = {
     "def add():\n    x = torch.ones(1000)\n    allreduce(x)\n    return x[0].item()\n"
     "assert d2lpar.run(add, world_size=2, backend='gloo').results == [2.0, 2.0]": None,
 }
-if not sandbox.problem():  # C code writes it, which Python does not see
-    TRIES["torch.save([1], {out!r})"] = "RuntimeError"
+TRIES["torch.save([1], {out!r})"] = "its own folder only"  # C code writes it
 ANSWERS = {  # of 10.3; 08.2 is answered rightly
     "right": None,
     "wrong": "def choose(units, n, card):\n    return None",
@@ -174,10 +179,24 @@ def odd():
 
 
 @pytest.fixture(scope="module")
-def graded(tmp_path_factory):
-    """{student: row of the CSV file}, the folder, and what was said."""
-    folder = tmp_path_factory.mktemp("grading")
-    (folder / "mine").mkdir()
+def graded(tmp_path_factory, worker_id):
+    """{student: row of the CSV file}, the folder, and what was said.
+
+    The class is graded once, whichever worker comes first.
+    """
+    base = tmp_path_factory.getbasetemp()
+    folder = (base if worker_id == "master" else base.parent) / "grading"
+    with FileLock(f"{folder}.lock"):
+        if not Path(f"{folder}.said").exists():
+            grade_the_class(folder)
+        files, output = pickle.loads(Path(f"{folder}.said").read_bytes())
+    with open(folder / "out.csv", newline="", encoding="utf-8") as file:
+        rows = {row["student"]: row for row in csv.DictReader(file)}
+    return rows, folder, files, output
+
+
+def grade_the_class(folder):
+    (folder / "mine").mkdir(parents=True)
     notebooks.write(folder / "mine" / "10_sharding.ipynb", two_exercises())
     out = str(folder / "outside")
     for student, answer in ANSWERS.items():
@@ -208,9 +227,7 @@ def graded(tmp_path_factory):
         arguments += ["--jobs", 2]
         result = CliRunner().invoke(cli.app, ["grade", *map(str, arguments)])
     assert result.exit_code == 0, result.output
-    with open(folder / "out.csv", newline="", encoding="utf-8") as file:
-        rows = {row["student"]: row for row in csv.DictReader(file)}
-    return rows, folder, files, result.output
+    Path(f"{folder}.said").write_bytes(pickle.dumps((files, result.output)))
 
 
 def test_a_row_for_each_and_the_points(graded):
@@ -410,6 +427,9 @@ def test_values_reach_the_judge_as_they_are():
     assert torch.equal(there(net).weight.grad, net.weight.grad)
     assert there(defaultdict(lambda: 1, a=2)) == {"a": 2}
     assert there(torch.ones(3, device="meta")).shape == (3,)
+    made = schedule.make("1f1b", 2, 3)
+    here = made, schedule.simulate(made)
+    assert list(map(str, there(here))) == list(map(str, here))
 
 
 def test_what_a_submission_made_reaches_the_judge_as_foreign():
@@ -435,6 +455,140 @@ def test_an_error_reaches_the_judge_with_its_cause():
     assert type(came.__cause__).__name__ == "Mine"
 
 
+# What an answer may not do while it is checked
+
+DISGUISED = """
+import inspect
+box = {}
+exec(compile("import gc\\ndef look(): gc.get_objects()", inspect.__file__, "exec"), box)
+box["look"]()
+"""
+POOLED = """
+from concurrent.futures import ThreadPoolExecutor
+with ThreadPoolExecutor() as pool:
+    pool.submit(__import__("gc").get_objects).result()
+"""
+FORBIDDEN = {  # what an answer tries: what it is told
+    "torch.save([1], 'mine.pt')": "an answer writes no files",
+    "torch.save([1], '/dev/shm/mine.pt')": "an answer writes no files",
+    "open('/dev/shm/mine', 'w')": "an answer writes no files",
+    "open('mine', 'w')": "an answer writes no files",
+    "torch.from_file('mine', shared=True, size=1)": "an answer writes no files",
+    POOLED.replace('__import__("gc").get_objects', "open, 'mine', 'w'"): (
+        "an answer writes no files"
+    ),
+    "import gc\ngc.get_objects()": "does not look at its callers",
+    "import sys\nsys._getframe()": "does not look at its callers",
+    "import inspect\ninspect.stack()": "does not look at its callers",
+    POOLED: "does not look at its callers",
+    POOLED.replace('"gc").get_objects', '"sys")._current_frames'): (
+        "does not look at its callers"
+    ),
+    DISGUISED: "under its own name",
+    "import d2lpar.checks.rubrics.ex_08_2 as m\nm.timing([], 1, None)": "for the truth",
+    "from d2lpar.checks import checker\nfrom numpy.random import default_rng\n"
+    "next(iter(checker.find('08.2').cases(default_rng(0))))": "for the truth",
+    "import d2lpar.checks.rubrics.ex_08_2 as m\nopen(m.__file__)": (
+        "does not read the checks"
+    ),
+    "import d2lpar.checks.rubrics.ex_11_1": "does not read the checks",
+    "import io\ntorch.save([1], io.BytesIO())": None,
+    "import collections, dataclasses\ncollections.namedtuple('A', 'a')\n"
+    "dataclasses.make_dataclass('B', ['b'])": None,
+    "assert not d2lpar.check('08.2', print).done": None,
+}
+# It runs in a process of its own, as the guard stays for a process's life.
+TRY = """
+import json, os, sys
+from IPython.core.interactiveshell import InteractiveShell
+from d2lpar.tools.grading import runner
+there = runner.Runner({"memory": 8e9, "secret": [], "exercises": ["08.2"]})
+there.cell("import torch, d2lpar", 60)
+there.watch.checking = True
+told = []
+for source in json.loads(sys.argv[1]):
+    there.shell.run_cell("def answer():\\n" + source)
+    try:
+        told.append(there.shell.user_ns["answer"]() or "")
+    except BaseException as error:
+        told.append(str(error))
+there.watch.checking = False
+os.write(1, json.dumps(told).encode())
+"""
+
+
+def test_an_answer_is_refused_what_is_no_answer(tmp_path):
+    sources = json.dumps(["    " + s.replace("\n", "\n    ") for s in FORBIDDEN])
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", TRY, sources],
+        cwd=tmp_path, env=sandbox.environ(tmp_path), capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    for source, came, words in zip(FORBIDDEN, told, FORBIDDEN.values(), strict=True):
+        assert words in came if words else came == "", source
+    assert not (tmp_path / "mine").exists() and not (tmp_path / "mine.pt").exists()
+
+
+def test_what_cases_hand_to_answers_is_left():
+    """All else that makes cases is taken away where a submission runs."""
+    every = [e for c in checker.CHAPTERS for e in checker.exercises_of(c)]
+    gone = {f"{f.__module__.rpartition('.')[2]}.{f.__name__}" for f in hollow.truths()}
+    assert {"ex_08_2.timing", "ex_07_3.plan", "ex_11_1.placed"} <= gone
+    for exercise in every:
+        assert any(f is _function(exercise.cases) for f in hollow.truths())
+        for case in exercise.cases(np.random.default_rng(0)):
+            told = dataclasses.replace(case, expected=None, truth=None)
+            texts = [
+                text
+                for _, text, _ in pickletools.genops(exchange.entrust(told))
+                if isinstance(text, str)
+            ]
+            named = {
+                f"{module.rpartition('.')[2]}.{name}"
+                for module, name in itertools.pairwise(texts)
+                if module.startswith("d2lpar.checks.rubrics.")
+            }
+            assert not named & gone, exercise.name
+
+
+def _function(cases):
+    return getattr(cases, "func", cases)
+
+
+@pytest.mark.parametrize(
+    ("source", "uses"),
+    [
+        ("from d2lpar.checks.rubrics.ex_08_2 import timing", True),
+        ("from d2lpar import checks", True),
+        ("import d2lpar as d\ndef f():\n    return d.checks.checker", True),
+        ("import importlib\nimportlib.import_module('d2lpar.checks.checker')", True),
+        ("%pwd\nimport d2lpar.checks", True),
+        ("import d2lpar\nd2lpar.check('08.2', print)", False),
+        ("x = 'See d2lpar.checks for more'", False),
+        ("def broken(", False),
+    ],
+)
+def test_a_cell_that_uses_the_checks_is_seen(source, uses):
+    assert grading._uses_checks(source) is uses
+
+
+def test_who_asks_the_checks_gets_nothing_for_that_exercise(monkeypatch):
+    jobs = quickly(monkeypatch)
+    path = ROOT / "solutions" / "08_overlap.ipynb"
+    book = handins.read(path)
+    cells = [
+        (name, "import d2lpar.checks" if name == "08-2-answer" else source)
+        for name, source in book.cells
+    ]
+    monkeypatch.setattr(handins, "read", lambda path: handins.Book(cells, {}))
+    grade = grading.grade(mine(path), [path])
+    asked = [s["exercise"] for s in jobs[0]["steps"] if s["kind"] == "check"]
+    assert "08.2" not in asked and "08.1" in asked
+    assert grade.points["08.2"] == (0.0, 4) and "08.2" in grade.reports
+    assert any("uses d2lpar.checks" in remark for remark in grade.remarks)
+
+
 # What a submission may not replace
 
 
@@ -447,7 +601,7 @@ def tamperings():
         "d2lpar.checks.report.Report.score": (
             Report, "score", property(lambda report: 1.0)
         ),  # fmt: skip
-        "d2lpar.checks.rubrics.start.SIZES": (start, "SIZES", (1,)),
+        "d2lpar.checks.rubrics.ex_00_1.SIZES": (ex_00_1, "SIZES", (1,)),
         "the check of 00.1": (exercise, "agrees", lambda *a: True),
         "the check of messages of all ranks": (
             exercise.requirements[0], "allowed", lambda case: 10**9,

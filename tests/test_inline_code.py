@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from conftest import ROOT
-from d2lpar.tools import cli, inline_code, notebooks
+from d2lpar.tools import console, inline_code, notebooks
 
 CHAPTERS = sorted(ROOT.glob("chapters/*.ipynb"))
 SHOWING = CHAPTERS + sorted(ROOT.glob("solutions/*.ipynb"))
@@ -77,7 +77,7 @@ def shown_in(path):
 @pytest.mark.parametrize("path", SHOWING, ids=[p.stem for p in SHOWING])
 def test_marked_cells_equal_the_library(path):
     differences = [
-        cli.difference(old, new, path.name)
+        console.difference(old, new, path.name)
         for old, new in inline_code.sync(notebooks.read(path))
     ]
     assert not differences, "run `make sync`\n" + "\n\n".join(differences)
@@ -152,6 +152,6 @@ def test_a_module_that_is_not_there_is_named(package):
 
 
 def test_the_difference_shows_both_texts():
-    text = cli.difference("a\nb", "a\nc", "04_messages.ipynb")
+    text = console.difference("a\nb", "a\nc", "04_messages.ipynb")
     assert "-b" in text.splitlines()
     assert "+c" in text.splitlines()

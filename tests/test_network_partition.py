@@ -22,7 +22,7 @@ from d2lpar.balance import (
     sizes,
     within,
 )
-from d2lpar.checks.rubrics import timing
+from d2lpar.checks.rubrics import ex_11_3
 from d2lpar.data import shapes
 from d2lpar.layers import Conv, Layer, Whole, build, chain, comes_in, unet
 from d2lpar.network_partition import Part, way_back
@@ -591,7 +591,7 @@ def timed_step(net, cut, size):
 def test_the_predicted_seconds_of_a_step_are_those_of_the_simulator():
     """What exercise 11.3 expects is what `Part` takes, with free latency."""
     generator = np.random.default_rng(5)
-    for case in timing.step_cases(generator):
+    for case in ex_11_3.step_cases(generator):
         forward, backward, needs, moved, cut = case.facts["given"]
         numbers = [max(1, round(1000 * seconds)) for seconds in moved]
         given = forward, backward, needs, [n / 1000 for n in numbers], cut
@@ -603,7 +603,7 @@ def test_the_predicted_seconds_of_a_step_are_those_of_the_simulator():
         where = Cluster.ideal(2, alpha=0.0, beta=1 / 8000)
         how = {"world_size": 2, "backend": "sim", "cluster": where}
         run = d2lpar.run(timed_step, net, cut, size, **how)
-        expected = timing.seconds_of_a_step(*given)
+        expected = ex_11_3.seconds_of_a_step(*given)
         assert run.results[0] == pytest.approx(expected, rel=1e-9), case.text
 
 

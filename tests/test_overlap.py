@@ -15,7 +15,7 @@ from torch import nn
 import d2lpar
 from d2lpar import costs, overlap
 from d2lpar.allreduce import ring_allreduce
-from d2lpar.checks.rubrics import overlap as overlap_rubric
+from d2lpar.checks.rubrics import ex_08_2
 from d2lpar.overlap import (
     BucketedDDP,
     FlatDDP,
@@ -696,14 +696,14 @@ def busy_step(layers, bucket_bytes):
 @pytest.mark.parametrize("seed", [0, 82])
 def test_the_exercise_predicts_what_is_exposed(seed):
     alpha, n = 2e-5, 2
-    for case in overlap_rubric.exposed_cases(np.random.default_rng(seed)):
+    for case in ex_08_2.exposed_cases(np.random.default_rng(seed)):
         layers, limit, seconds = case.inputs[0]
         beta = (seconds(2e6) - seconds(1e6)) / 1e6
         cluster = d2lpar.Cluster.ideal(n, alpha, beta)
         at = {"world_size": n, "backend": "sim", "cluster": cluster}
         run = d2lpar.run(busy_step, layers, limit, **at)
         ring = lambda size, beta=beta: 2 * (n - 1) * (alpha + beta * size / n)
-        step, hidden = overlap_rubric.timing(layers, limit, ring)
+        step, hidden = ex_08_2.timing(layers, limit, ring)
         start, end = run.results[0]
         assert end - start == pytest.approx(step, rel=1e-4)
         part = run.timeline.between(start, end)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from d2lpar.tools import cli, prove
+from d2lpar.tools import cli, proofs, prove
 
 FEW = ("send, recv and exchange in a ring", "bandwidth of all-reduces")
 
@@ -24,12 +24,19 @@ def test_a_path_passes_on_processes():
     assert done.remark.count("GB/s") == 4
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize(("name", "proof"), prove.plan(), ids=lambda x: str(x)[:60])
+def test_on_the_gpus_of_this_machine(name, proof):
+    done = proof()
+    assert done.state != prove.FAILED, f"{name}: {done.remark}"
+
+
 def broken_sum(tensor, group=None):
     tensor += 1
 
 
 def test_a_path_that_computes_something_else_fails(monkeypatch):
-    monkeypatch.setattr(prove.allreduce, "tree_allreduce", broken_sum)
+    monkeypatch.setattr(proofs.allreduce, "tree_allreduce", broken_sum)
     [(name, proof)] = prove.plan("sim", "2", ["chapter 06, from scratch"])
     done = proof()
     assert name == "sim, 2 ranks: chapter 06, from scratch"

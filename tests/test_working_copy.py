@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from conftest import ROOT
-from d2lpar.tools import cli, notebooks, working_copy
+from d2lpar.tools import authoring, cli, notebooks, working_copy
 
 FIRST, SECOND = "chapters/00_start.ipynb", "exercises/00_start.ipynb"
 LOCAL = re.compile(r"\]\((?!https?:|#|attachment:)([^)#]+)\)")  # a link to a file
@@ -198,7 +198,7 @@ def test_commands_in_a_copy_read_it_and_instructors_get_the_originals(
     monkeypatch.chdir(copy)
     assert notebooks.course() == copy
     assert notebooks.repository() == notebooks.originals() == ROOT
-    assert [path.parent.parent for path in cli._writable(["00"])] == [copy]
+    assert [path.parent.parent for path in authoring._writable(["00"])] == [copy]
 
 
 def test_the_command_says_where_the_course_is(tmp_path):

@@ -45,4 +45,10 @@ def test_there_are_enough_answers_in_the_zoo(exercise):
 @EACH
 def test_every_mistake_has_its_answer_in_the_zoo(exercise):
     found = {mistake for _, mistake in ZOO[exercise.name]}
-    assert {mistake.name for mistake in exercise.mistakes} <= found
+    assert set(exercise.mistakes) <= found
+
+
+@EACH
+def test_every_mistake_has_its_sentence_and_nothing_else_has(exercise):
+    said = {name for name, words in exercise.words.items() if isinstance(words, dict)}
+    assert said == set(exercise.mistakes)

@@ -7,6 +7,7 @@ of the ranks; bytes, rounds, messages, memory and time are what the simulator co
 
 import importlib
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 
@@ -18,23 +19,8 @@ from .requirements import NATIVE, collectives
 from .showing import compared
 from .usual import ONLY_SIMULATED, plain, usual_mistake
 
-# chapters with exercises, and the module of `rubrics` that judges them
-CHAPTERS = {
-    "00": "start",
-    "01": "gpus",
-    "02": "training_step",
-    "03": "splits",
-    "04": "messages",
-    "05": "scatter",
-    "06": "allreduce",
-    "07": "data_parallel",
-    "08": "overlap",
-    "09": "parameter_server",
-    "10": "sharding",
-    "11": "network_partition",
-    "12": "tensor_parallel",
-    "13": "pipeline",
-}
+RUBRICS = Path(__file__).parent / "rubrics"
+CHAPTERS = sorted({path.stem[3:5] for path in RUBRICS.glob("ex_*.py")})
 
 # Whether an error of the check itself is raised.  Learners get a report without the
 # likely mistake then; the tests of the checks want to see it.
@@ -88,7 +74,7 @@ def _name_public(report, exercise):
     """The answer is the one to the exercise that this one is a variation of."""
     why = "it is an answer to the public exercise"
     report.rows.append(Row("answer to", "the public one", "this", False, vital=why))
-    report.mistake, report.sentence = "public answer", exercise.differs
+    report.mistake, report.sentence = "public answer", exercise.words["differs"]
     report.more = ""
 
 
@@ -103,8 +89,9 @@ def _passes(exercise, function, seed):
 
 def exercises_of(chapter):
     """All exercises of a chapter, such as "06", as their checks see them."""
-    module = importlib.import_module(f".rubrics.{CHAPTERS[chapter]}", __package__)
-    return module.EXERCISES
+    found = sorted(path.stem for path in RUBRICS.glob(f"ex_{chapter}_*.py"))
+    modules = [importlib.import_module(f"{__package__}.rubrics.{x}") for x in found]
+    return [module.exercise for module in modules]
 
 
 def find(name):
@@ -136,6 +123,7 @@ def _attempts(exercise, function, cases):
     attempts = []
     for case in cases:
         attempts.append(exercise.attempt(function, case))
+        attempts[-1].attempts = attempts
         if signs.endless(attempts[-1]) or isinstance(
             attempts[-1].cause, NotImplementedError
         ):
@@ -228,7 +216,7 @@ def _foreign_row(name):
 def _explain(report, exercise, mistake, shown):
     """The report names the mistake, and the attempt that shows it."""
     report.mistake, report.sentence = mistake.name, mistake.sentence
-    report.more = mistake.more
+    report.more = mistake.hint
     if shown is not None:
         report.failing, report.run = shown.case.call, shown.recorded or shown.run
         report.details = _details(shown, exercise)
@@ -274,31 +262,31 @@ def _mistake(exercise, attempts, failing, tried):
     then the exercise's own mistakes, then those that occur everywhere."""
     if foreign := replaced():
         text = f"{foreign[0]} is not the library's own any more; restart the kernel."
-        return Mistake("replaced", None, text), None
+        return Mistake("replaced", text), None
     if not failing:
         shown = next(attempt for attempt in tried if not attempt.right)
-        return Mistake("processes", None, ONLY_SIMULATED), shown
+        return Mistake("processes", ONLY_SIMULATED), shown
     of_messages = NATIVE in [row.label for row in exercise.requirements]
     for attempt in failing if of_messages else ():
         if names := ", ".join(dict.fromkeys(collectives(attempt.run))):
             text = f"It calls {names}; here the answer is made of messages."
-            return Mistake("native collective", None, text), attempt
+            return Mistake("native collective", text), attempt
     if plain(failing[0]):
         return usual_mistake(attempts, failing), failing[0]
     if all(map(signs.silent, failing)) and any(a.case.n > 1 for a in failing):
         text = "It returns None on every rank, and a value is expected."
-        return Mistake("returns None", None, text), failing[0]
-    for mistake in exercise.mistakes:
+        return Mistake("returns None", text), failing[0]
+    for name, question in exercise.mistakes.items():
         for attempt in failing:
-            if _recognises(mistake, attempt):
-                return mistake, attempt
+            if _recognises(question, attempt):
+                return exercise.mistake(name), attempt
     return usual_mistake(attempts, failing), failing[0]
 
 
-def _recognises(mistake, attempt):
+def _recognises(question, attempt):
     """An outcome so strange that the question itself fails is no sign of it."""
     try:
-        return mistake.when(attempt)
+        return question(attempt)
     except Exception:
         if STRICT:
             raise

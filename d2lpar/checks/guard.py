@@ -20,8 +20,18 @@ def replaced():
         f"{where}.{name}"
         for where, space in spaces()
         for name, value in list(space.items())
-        if type(value) is FunctionType and foreign(value)
+        if any(map(foreign, _functions(value)))
     ]
+
+
+def _functions(value):
+    """The function that this is, or those that a property, a method consist of."""
+    kind, parts = type(value), [value]  # to ask a value itself may warn
+    if issubclass(kind, property):
+        parts = [value.fget, value.fset, value.fdel]
+    elif kind in (staticmethod, classmethod):
+        parts = [value.__func__]
+    return [part for part in parts if type(part) is FunctionType]
 
 
 def spaces():
@@ -39,7 +49,11 @@ def spaces():
 
 def foreign(function):
     """Was its code written in a notebook, or elsewhere outside of what is installed?"""
-    file = function.__code__.co_filename
+    return written_elsewhere(function.__code__.co_filename)
+
+
+def written_elsewhere(file):
+    """Is code of this file name of a notebook, or of a file that is not installed?"""
     if file.startswith("<"):
         return file.startswith("<ipython")  # a cell; the others are generated code
     return not file.startswith(tuple(place for place in _PLACES if place))

@@ -6,11 +6,15 @@ requirements measure attempts; the mistakes recognise them and say a sentence.
 """
 
 import contextlib
+import functools
 import math
 import sys
+import tomllib
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -23,6 +27,7 @@ from ..world.progress import time_limit
 
 PATIENCE = 10.0  # seconds without any call, then a rank counts as hanging
 LONGEST = 30.0  # seconds for one case
+WORDS = Path(__file__).parent / "words"
 NOISE = 48_000  # bytes of a rank's Python objects: its calls, its frames
 
 
@@ -33,6 +38,7 @@ class Case:
     text       the call in words, for the report
     inputs     per rank, the tuple of its arguments
     expected   per rank, what is true afterwards; `Exercise.outcome` says of what
+    truth      (slip="") -> expected, as that slip makes it; "" makes none
     facts      what the requirements and mistakes need to know (sizes, root, ...)
     options    keywords for `d2lpar.run`, such as the cluster
     call       the call in words where it is not `text`, in a variation
@@ -43,15 +49,18 @@ class Case:
     n: int
     text: str
     inputs: list
-    expected: list
+    expected: list | None = None
     facts: dict = field(default_factory=dict)
     options: dict = field(default_factory=dict)
     call: str = ""
     players: list | None = None
     traced: bool = False
+    truth: Callable | None = None
 
     def __post_init__(self):
         self.call = self.call or self.text
+        if self.truth and self.expected is None:
+            self.expected = self.truth()
 
     def rank(self, part):
         """The rank that plays this part."""
@@ -74,12 +83,22 @@ class Attempt:
     args: list = None  # per rank, its arguments afterwards
     came: list = None  # per rank, the outcome: a value or an argument
     right: bool = False  # every rank's outcome is the expected one
+    agrees: Callable | None = None  # the exercise's own
     recorded: object = None  # the Run as it was, where `run` is in order of parts
+    attempts: list = ()  # those at all cases of the check, this one among them
 
     @property
     def cause(self):
         """The exception that the function itself raised, or None."""
         return self.error and self.error.__cause__
+
+    def gives(self, outcomes):
+        """Did every rank come to its one of these outcomes?  `...` stands for any."""
+        pairs = zip(self.came, outcomes, strict=True)
+        return all(
+            wanted is ... or (ordinary(came) and self.agrees(came, wanted, self.case))
+            for came, wanted in pairs
+        )
 
 
 @dataclass
@@ -126,17 +145,12 @@ class Requirement:
         return (0 if self._fits(came, limit) else 1 + abs(came - limit), came)
 
 
-@dataclass
-class Mistake:
-    """A likely mistake: `when(attempt)` recognises it, the sentence names it.
-
-    `more` is shown with hint=True: a nudge towards the repair.
-    """
+class Mistake(NamedTuple):
+    """A likely mistake: a sentence names it, a hint is a nudge towards the repair."""
 
     name: str
-    when: Callable
     sentence: str
-    more: str = ""
+    hint: str = ""
 
 
 def returned(attempt, rank):
@@ -156,7 +170,9 @@ def on_ranks(fn, case, **options):
     attempt = Attempt(case)
     try:
         with time_limit(LONGEST), _tracing(case.traced):
-            attempt.run = run(_call, fn, case.inputs, world_size=case.n, **options)
+            attempt.run = run(
+                _call, fn, _Own(case.inputs), world_size=case.n, **options
+            )
         attempt.values, attempt.args = map(list, zip(*attempt.run.results, strict=True))
     except (RankError, TypeError) as error:
         attempt.error, attempt.run = error, getattr(error, "run", None)
@@ -176,10 +192,23 @@ def _tracing(wanted):
             tracemalloc.stop()
 
 
-def _call(fn, inputs):
+def _call(fn, arguments):
     """What `fn` returns on this rank, and its arguments afterwards."""
-    arguments = inputs[dist.get_rank()]
     return fn(*arguments), arguments
+
+
+class _Own:
+    """Arguments per rank; a rank's copy is its own, and holds none of the others."""
+
+    def __init__(self, inputs):
+        self.inputs = inputs
+
+    def __reduce__(self):
+        return _of_this_rank, (self.inputs,)
+
+
+def _of_this_rank(inputs):
+    return inputs[dist.get_rank()]
 
 
 @dataclass
@@ -188,39 +217,60 @@ class Exercise:
 
     cases          (rng) -> cases, from small to large
     requirements   the rows of the report below the values
-    mistakes       the first that recognises an attempt is told
+    mistakes       {name: question of an attempt}; the first that says yes is told
+    words          the title and what each mistake says; those of `words/NN.toml`
     outcome        what is compared: `returned`, or `argument(k)`
     agrees         (came, expected, case) -> bool, for one rank
     perform        (fn, case, **options) -> Attempt
     processes      world sizes at which it must be right on real processes too, where
                    ranks share nothing: no module, no file handle, no luck of order
     shows          (outcome, n) -> what the report shows of it
-    public         the Exercise that this one is a variation of; `differs` says how
+    public         the Exercise that this one is a variation of
     """
 
     name: str
-    title: str
     cases: Callable
     requirements: list = field(default_factory=list)
-    mistakes: list = field(default_factory=list)
+    mistakes: dict = field(default_factory=dict)
+    words: dict = None
     outcome: Callable = returned
     agrees: Callable = lambda came, expected, case: same(came, expected)
     perform: Callable = on_ranks
     processes: tuple = (3,)
     shows: Callable = lambda outcome, n: outcome
     public: "Exercise | None" = None
-    differs: str = ""
+
+    def __post_init__(self):
+        self.words = self.words or words(self.name)
+
+    @property
+    def title(self):
+        return self.words["title"]
+
+    def mistake(self, name):
+        """The Mistake of this name, with what it says."""
+        return Mistake(name, **self.words[name])
 
     def attempt(self, fn, case, **options):
         """The Attempt of `fn` at this case; it ends, whatever `fn` does."""
         attempt = self.perform(fn, case, **options)
+        attempt.agrees = self.agrees
         if attempt.error is None:
             attempt.came = [self.outcome(attempt, r) for r in range(case.n)]
-            pairs = zip(attempt.came, case.expected, strict=True)
-            attempt.right = all(
-                ordinary(c) and self.agrees(c, wanted, case) for c, wanted in pairs
-            )
+            attempt.right = attempt.gives(case.expected)
         return attempt
+
+
+@functools.cache
+def _chapter(number):
+    """What the checks of this chapter say."""
+    text = WORDS.joinpath(f"{number}.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)
+
+
+def words(name):
+    """What the check of an exercise says: its title, and of each mistake."""
+    return _chapter(name[:2])[name]
 
 
 def ranks(n):
@@ -252,7 +302,9 @@ def _from_a_library(kind):
 
 
 def same(came, wanted):
-    """Equal in kind, shape and value; floats to nine digits."""
+    """Equal in kind, shape and value, floats to nine digits; `...` equals anything."""
+    if wanted is ...:
+        return True
     if torch.is_tensor(wanted):
         return torch.is_tensor(came) and _same_tensors(came, wanted)
     if isinstance(wanted, dict):
@@ -287,3 +339,17 @@ def close(came, wanted):
     return came == wanted or (
         isinstance(came, float) and math.isclose(came, wanted, rel_tol=1e-9)
     )
+
+
+def numbers(came):
+    """A number, or several in a row, as floats; a NaN where it is something else."""
+    try:
+        return np.asarray(came, dtype=float)
+    except (TypeError, ValueError, RuntimeError):
+        return np.array(math.nan)
+
+
+def near(came, wanted, within):
+    """As many numbers as wanted, each of them right to this part of it."""
+    came, wanted = numbers(came), numbers(wanted)
+    return came.shape == wanted.shape and np.allclose(came, wanted, rtol=within, atol=0)

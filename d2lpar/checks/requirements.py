@@ -1,5 +1,7 @@
 """Requirements that many exercises share: each is a row of the report."""
 
+import torch
+
 from ..show.units import show_bytes, show_seconds
 from .judging import Requirement, same
 
@@ -69,10 +71,20 @@ def same_bits():
     """All ranks hold the same bits, not only nearly the same numbers."""
 
     def others(attempt):
-        bits = [x.contiguous().numpy().tobytes() for x in attempt.came]
+        bits = list(map(_bits, attempt.came))
         return sum(x != bits[0] for x in bits)
 
     return Requirement("ranks with other bits than rank 0", others, lambda case: 0)
+
+
+def _bits(value):
+    """The memory of a tensor of any dtype, or of all in a list."""
+    if isinstance(value, list):
+        return list(map(_bits, value))
+    if not torch.is_tensor(value):
+        return value
+    flat = value.reshape(-1)  # an empty one may have a stride of 0
+    return flat.view(torch.uint8).numpy().tobytes() if len(flat) else b""
 
 
 def collectives(run):

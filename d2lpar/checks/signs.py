@@ -1,9 +1,14 @@
 """What gives a mistake away: questions about an Attempt."""
 
+import functools
+import re
+from dataclasses import replace
+
+import numpy as np
 import torch
 
 from ..errors import DeadlockError, MismatchError
-from .judging import same
+from .judging import numbers, same
 
 
 def hangs(attempt):
@@ -76,6 +81,59 @@ def both(*questions):
     return lambda attempt: all(question(attempt) for question in questions)
 
 
+def either(*questions):
+    """One of these at least."""
+    return lambda attempt: any(question(attempt) for question in questions)
+
+
+def several(question):
+    """This, on more than one rank."""
+    return lambda attempt: attempt.case.n > 1 and question(attempt)
+
+
+def breaks(requirement):
+    """The outcome is right, and this requirement does not hold."""
+    return lambda attempt: attempt.right and not requirement.holds(attempt)
+
+
+def slips(*names):
+    """{slip: question}: the outcome of every call that ended is what the slip makes.
+
+    `truth(slip)` of a case says what that is.  Right outcomes count as well: they show
+    where the slip would have made them wrong.
+    """
+    return {name: functools.partial(_explains, name, names) for name in names}
+
+
+def _explains(name, names, attempt):
+    ended = [each for each in attempt.attempts if each.error is None]
+    return _slipped(name, names, attempt) and all(
+        each.gives(each.case.truth(name)) for each in ended
+    )
+
+
+def slips_somewhere(*names):
+    """The same, where the outcome of one call is enough.
+
+    For slips that come with others, or that no `truth` can follow through every case.
+    """
+    return {name: functools.partial(_slipped, name, names) for name in names}
+
+
+def _slipped(name, names, attempt):
+    if not wrong(attempt) or not attempt.gives(attempt.case.truth(name)):
+        return False
+    if replace(attempt, came=attempt.case.expected).gives(attempt.case.truth(name)):
+        return False
+    others = [other for other in names if other != name]
+    return not any(attempt.gives(attempt.case.truth(other)) for other in others)
+
+
+def not_in_place(k=0):
+    """A tensor came back, and argument k is what it was before."""
+    return both(left_alone(k), lambda a: any(map(torch.is_tensor, a.values)))
+
+
 def to_itself(attempt):
     """A rank sent a message to itself, which is refused."""
     return "cannot send to itself" in str(attempt.cause)
@@ -105,3 +163,67 @@ def touches_what_leaves(attempt):
             if any(send.start <= work.start < send.stop for work in works):
                 return True
     return False
+
+
+def slip(*forms):
+    """The outcome is what one of these slips makes: they are forms of one mistake."""
+    return either(*(slips(form)[form] for form in forms))
+
+
+def violates(requirement):
+    """It ended, and this requirement does not hold, whatever the outcome is."""
+    return lambda attempt: attempt.error is None and not requirement.holds(attempt)
+
+
+def waiting(attempt):
+    """[(rank, "src" or "dst", peer)] of the ranks that wait for a message."""
+    found = re.findall(r"rank (\d+): .*?\b(src|dst)=(\d+)", str(attempt.error))
+    return [(int(rank), way, int(peer)) for rank, way, peer in found]
+
+
+def other_dtype(attempt):
+    """The two ends of a message differ in dtype."""
+    first = str(attempt.error).split("\n")[0]
+    return mismatched(attempt) and len(set(re.findall(r" of (\w+)\[", first))) > 1
+
+
+def not_a_number(attempt):
+    """The outcome is wrong, and has NaN on some rank."""
+    return wrong(attempt) and any(map(_has_nan, attempt.came))
+
+
+def _has_nan(value):
+    if isinstance(value, list | tuple):
+        return any(map(_has_nan, value))
+    return bool(value.isnan().any()) if torch.is_tensor(value) else value != value
+
+
+def only(condition, question=fails):
+    """It fails, or what else is asked, in no call whose case does not meet this."""
+    return lambda attempt: (
+        question(attempt)
+        and all(
+            condition(other.case) or not question(other) for other in attempt.attempts
+        )
+    )
+
+
+def no_numbers(attempt):
+    """It returned something else where so many numbers are wanted."""
+    if not wrong(attempt):
+        return False
+    came, wanted = numbers(attempt.came[0]), numbers(attempt.case.expected[0])
+    return bool(came.shape != wanted.shape or np.isnan(came).any())
+
+
+def says(text):
+    """The function itself raised an exception with this text."""
+    return lambda attempt: attempt.cause is not None and text in str(attempt.cause)
+
+
+def always(question, among=fails):
+    """This, in every call that fails, or of which something else is true."""
+    return lambda attempt: (
+        among(attempt)
+        and all(question(other) for other in attempt.attempts if among(other))
+    )

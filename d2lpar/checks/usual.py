@@ -21,24 +21,24 @@ def usual_mistake(attempts, failing):
     """The Mistake that the first failing attempt shows."""
     first = failing[0]
     if first.cause is not None:
-        return Mistake("raises", None, _raised(first))
+        return Mistake("raises", _raised(first))
     if signs.hangs(first):
-        return Mistake("hangs", None, "Ranks wait for each other; see who, above.")
+        return Mistake("hangs", "Ranks wait for each other; see who, above.")
     if first.error is not None:
-        return Mistake("error", None, str(first.error).split("\n")[0])
+        return Mistake("error", str(first.error).split("\n")[0])
     if first.right and first.run.unwaited:
         text = "It starts a message and never waits for it."
-        return Mistake("no wait", None, text)
+        return Mistake("no wait", text)
     where = _pattern(attempts, failing)
     if all(attempt.right for attempt in failing):
         text = "The outcome is right, but not the way to it: see the rows that fail."
         if where and where != SEVERAL:  # one rank sends nothing, whatever it does
             text += f" They fail exactly where {where}."
-        return Mistake("costly", None, text)
+        return Mistake("costly", text)
     if where:
-        return Mistake("pattern", None, f"It fails exactly where {where}.")
+        return Mistake("pattern", f"It fails exactly where {where}.")
     text = "The outcome is wrong: compare what came with what was expected."
-    return Mistake("wrong", None, text)
+    return Mistake("wrong", text)
 
 
 def _raised(attempt):

@@ -60,7 +60,7 @@ def exercises_in(notebook):
 
 def varied(notebook, seed, words):
     """(the notebook with other exercises and hidden seeds, what is varied in each)."""
-    from ..checks import variations
+    from ..checks import judging, variations
 
     notebook, chosen, summary = _without_outputs(notebook), {}, []
     for name in exercises_in(notebook):
@@ -69,11 +69,10 @@ def varied(notebook, seed, words):
         if there := variations.names(name):
             chosen[name] = draw.choice(there)
             rewrite(cells, chosen[name], words[chosen[name]])
-        what = (
-            variations.find(chosen[name]).varied if name in chosen else "as in public"
-        )
-        summary.append((chosen.get(name, name), what))
-        _hide(cells, name, chosen.get(name, name), draw.randrange(1, 10**6))
+        asked = chosen.get(name, name)
+        what = judging.words(asked).get("varied", "as in public")
+        summary.append((asked, what))
+        _hide(cells, name, asked, draw.randrange(1, 10**6))
     notebook["metadata"]["d2lpar"] = {"variations": chosen}
     if chosen:
         notebook["cells"][0]["source"] += NOTE

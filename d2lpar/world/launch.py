@@ -1,6 +1,5 @@
 """`run`: one function on every rank of a cluster, in one of three worlds."""
 
-import inspect
 import os
 import sys
 import time
@@ -11,13 +10,22 @@ import torch
 
 from ..show.timeline import Timeline
 from . import ship, torch_private, versions
+from .arguments import (
+    TIMEOUT,
+    USUAL,
+    backend_of,
+    check_function,
+    check_options,
+    cluster_of,
+    device_of,
+    from_environment,
+    world_size_of,
+)
 from .cluster import Cluster
 from .ledger import Ledger
 from .progress import Progress, in_notebook
 from .runs import Run
 
-TIMEOUT = 60.0  # seconds
-BACKENDS = ("sim", "gloo", "nccl", "auto")
 _defaults = {"world_size": 4, "backend": "sim", "cluster": None, "device": None}
 
 
@@ -34,10 +42,10 @@ def defaults(
     Raises ValueError or TypeError for what no run could use.
     """
     given = {
-        "world_size": None if world_size is None else _world_size(world_size),
-        "backend": None if backend is None else _backend_name(backend),
-        "cluster": None if cluster is None else _cluster(cluster),
-        "device": None if device is None else _device(device),
+        "world_size": None if world_size is None else world_size_of(world_size),
+        "backend": None if backend is None else backend_of(backend),
+        "cluster": None if cluster is None else cluster_of(cluster),
+        "device": None if device is None else device_of(device),
     }
     _defaults.update(
         {name: value for name, value in given.items() if value is not None}
@@ -86,8 +94,8 @@ def run(
     """
     _not_inside_a_rank()
     ours = (world_size, backend, cluster, device, timeout, seed, buffered)
-    _check_options(timeout, seed, buffered)
-    _check_function(fn, args, kwargs, dict(zip(_USUAL, ours, strict=True)))
+    check_options(timeout, seed, buffered)
+    check_function(fn, args, kwargs, dict(zip(USUAL, ours, strict=True)))
     world = _World(world_size, backend, cluster, device)
     versions.check()
     payload = _packed(fn, args, kwargs)
@@ -136,17 +144,19 @@ class _World:
         inside = "TORCHELASTIC_RUN_ID" in env or "SLURM_PROCID" in env
         inside = inside and "RANK" in env and "WORLD_SIZE" in env
         self.torchrun = inside and backend != "sim"
-        ranks = _from("D2LPAR_RANKS", _world_size) or _defaults["world_size"]
+        ranks = (
+            from_environment("D2LPAR_RANKS", world_size_of) or _defaults["world_size"]
+        )
         if self.torchrun:
             ranks = env["WORLD_SIZE"]
-        self.world_size = _world_size(ranks if world_size is None else world_size)
-        name = _from("D2LPAR_BACKEND", _backend_name) or _defaults["backend"]
+        self.world_size = world_size_of(ranks if world_size is None else world_size)
+        name = from_environment("D2LPAR_BACKEND", backend_of) or _defaults["backend"]
         name = name if backend is None else backend
         if name == "sim" and inside:  # other numbers of ranks stay simulated
             self.torchrun = self.torchrun and self.world_size == int(env["WORLD_SIZE"])
-        self.device = _defaults["device"] if device is None else _device(device)
-        self.backend = self._choose(_backend_name(name))
-        self.cluster = _cluster(cluster or _defaults["cluster"])
+        self.device = _defaults["device"] if device is None else device_of(device)
+        self.backend = self._choose(backend_of(name))
+        self.cluster = cluster_of(cluster or _defaults["cluster"])
         if self.backend == "sim":
             self.cluster.check_world_size(self.world_size)
         self._check_hardware()
@@ -213,17 +223,6 @@ class _World:
             if report.errors:
                 text = _shown(report.errors, outcome.failure)
                 print(text, end="", file=sys.stderr, flush=True)
-
-
-def _from(variable, check):
-    """The checked value of an environment variable, None where it is not set."""
-    value = os.environ.get(variable)
-    if not value:
-        return None
-    try:
-        return check(value)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"environment variable {variable}: {error}") from None
 
 
 def _finished(outcome, world):
@@ -332,50 +331,6 @@ def _not_inside_a_rank():
         )
 
 
-_USUAL = dict.fromkeys(("world_size", "backend", "cluster", "device"))
-_USUAL |= {"timeout": TIMEOUT, "seed": 0, "buffered": False}  # what run is called with
-
-
-def _check_options(timeout, seed, buffered):
-    number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
-    if not number or not timeout > 0:
-        raise ValueError(f"timeout must be a number of seconds > 0, not {timeout!r}")
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
-        raise ValueError(f"seed must be an integer from 0 to 2**63 - 1, not {seed!r}")
-    if not isinstance(buffered, bool):
-        raise TypeError(f"buffered must be True or False, not {buffered!r}")
-
-
-def _check_function(fn, args, kwargs, given):
-    """Raise TypeError where fn cannot be called so; `given` are run's own keywords."""
-    if not callable(fn):
-        raise TypeError(
-            f"run needs a function, not {type(fn).__name__}: run(fn, argument, ...)"
-        )
-    try:
-        signature = inspect.signature(fn)
-    except (TypeError, ValueError):
-        return
-    name = getattr(fn, "__name__", repr(fn))
-    try:
-        bound = signature.bind(*args, **kwargs).arguments
-    except TypeError as error:
-        swallowed = [word for word in _USUAL if word in signature.parameters]
-        hint = f" ({_swallowed(name, swallowed[0])})" if swallowed else ""
-        raise TypeError(f"{name} cannot be called so: {error}{hint}") from None
-    for word, value in given.items():
-        unusual = value is not _USUAL[word]
-        if unusual and word in signature.parameters and word not in bound:
-            raise TypeError(_swallowed(name, word))
-
-
-def _swallowed(name, word):
-    return (
-        f"`{word}` is a keyword of run and of {name}: rename it in {name}, or give it "
-        "by position"
-    )
-
-
 def _packed(fn, args, kwargs):
     functions = filter(callable, [fn, *args, *kwargs.values()])
     try:
@@ -383,40 +338,3 @@ def _packed(fn, args, kwargs):
     except TypeError as error:
         name = getattr(fn, "__name__", repr(fn))
         raise TypeError(f"{name} or an argument cannot be copied: {error}") from error
-
-
-def _world_size(value):
-    if isinstance(value, str):
-        try:
-            value = int(value)
-        except ValueError:
-            pass
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"world_size must be a whole number of ranks, not {value!r}")
-    if value < 1:
-        raise ValueError(f"world_size must be at least 1 rank, not {value}")
-    return value
-
-
-def _backend_name(value):
-    if value not in BACKENDS:
-        raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, not {value!r}")
-    return value
-
-
-def _device(value):
-    """The device as text: cpu, cuda (with an index or without) or meta."""
-    name = str(value)
-    if name.split(":")[0] not in ("cpu", "cuda", "meta"):
-        raise ValueError(f'device must be "cpu", "cuda" or "meta", not {value!r}')
-    return name
-
-
-def _cluster(value):
-    if value is None:
-        return Cluster.plain
-    if isinstance(value, str):
-        return Cluster.of(value)
-    if not isinstance(value, Cluster):
-        raise TypeError(f"cluster must be a Cluster, not {type(value).__name__}")
-    return value

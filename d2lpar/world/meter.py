@@ -1,5 +1,6 @@
 """Watches a rank's tensor operations: what they cost in time and in memory."""
 
+import contextlib
 import tracemalloc
 import weakref
 
@@ -73,6 +74,15 @@ class Meter(TorchDispatchMode):
     def __exit__(self, *error):
         self.pause()
         return super().__exit__(*error)
+
+    @contextlib.contextmanager
+    def beside(self):
+        """Another thread of this rank is watched, too, while the rank runs or waits."""
+        super().__enter__()
+        try:
+            yield
+        finally:
+            super().__exit__(None, None, None)
 
     def resume(self):
         """This rank runs now."""

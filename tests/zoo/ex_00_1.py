@@ -80,3 +80,11 @@ def gathers_all(x, n, r):
     every = [torch.empty_like(x) for _ in range(n)]
     dist.all_gather(every, x)
     x.copy_(every[n - 1 - r])
+
+
+@wrong("hangs")
+def everybody_picks_the_next_rank(x, n, r):
+    if n > 1:
+        theirs, partner = torch.empty_like(x), (r + 1) % n
+        exchange(x, partner, theirs, partner)
+        x.copy_(theirs)

@@ -76,3 +76,35 @@ def many_at_once(gpu, job):
 @wrong("too many")
 def a_hundred(gpu, job):
     return min([one(gpu, job) for _ in range(100)])
+
+
+@right
+def two_to_warm_up_and_three_in_a_row(gpu, job):
+    return min([one(gpu, job) for _ in range(5)][2:])
+
+
+@right
+def all_that_is_allowed(gpu, job):
+    return min([one(gpu, job) for _ in range(20)][17:])
+
+
+@wrong("too many")
+def one_launch_too_many(gpu, job):
+    return min([one(gpu, job) for _ in range(21)])
+
+
+@wrong("no launch")
+def starts_the_clock_after_the_launch(gpu, job):
+    times = []
+    for _ in range(10):
+        gpu.synchronize()
+        gpu.launch(job)
+        start = gpu.clock()
+        gpu.synchronize()
+        times.append(gpu.clock() - start)
+    return min(times)
+
+
+@wrong("wrong")
+def in_microseconds(gpu, job):
+    return 1e6 * the_least_of_all(gpu, job)

@@ -111,3 +111,41 @@ def what_is_best_now(start, ops, cpu, gpu, link):
 def here_and_there(start, ops, cpu, gpu, link):
     places = ("GC" * len(ops))[: len(ops)]
     return seconds(places, start, ops, cpu, gpu, link), places
+
+
+@right
+def the_gpu_where_both_take_equally_long(start, ops, cpu, gpu, link):
+    given = start, ops, cpu, gpu, link
+    every = ["".join(p) for p in product("GC", repeat=len(ops))]
+    return min((seconds(p, *given), i, p) for i, p in enumerate(every))[::2]
+
+
+@wrong("raises")
+def looks_behind_the_end(start, ops, cpu, gpu, link):
+    """An IndexError is not a wrong form."""
+    return tries_everything(
+        start, [ops[i] for i in range(len(ops) + 1)], cpu, gpu, link
+    )
+
+
+@wrong("form")
+def says_cpu_and_gpu(start, ops, cpu, gpu, link):
+    time, places = tries_everything(start, ops, cpu, gpu, link)
+    return time, [{"C": "cpu", "G": "gpu"}[p] for p in places]
+
+
+@wrong("form")
+def small_letters(start, ops, cpu, gpu, link):
+    time, places = tries_everything(start, ops, cpu, gpu, link)
+    return time, places.lower()
+
+
+@wrong("one visit")
+def goes_there_once(start, ops, cpu, gpu, link):
+    """It tries every stretch on the GPU, and never a second one."""
+    L, found = len(ops), []
+    for a in range(L + 1):
+        for b in range(a, L + 1):
+            places = "C" * a + "G" * (b - a) + "C" * (L - b)
+            found.append((seconds(places, start, ops, cpu, gpu, link), places))
+    return min(found)

@@ -84,3 +84,30 @@ def the_longest_decide(rows):
 def medians(rows):
     f, m, t = map(np.array, zip(*rows, strict=True))
     return np.median(f / t), np.median(m / t), min(t)
+
+
+@right
+def half_a_percent_too_fast(rows):
+    return tuple(1.005 * number for number in every_split(rows))
+
+
+@wrong("off")
+def launches_two_percent_too_long(rows):
+    peak, rate, launch = every_split(rows)
+    return peak, rate, 1.02 * launch
+
+
+@wrong("off")
+def the_shortest_is_the_launch(rows):
+    return *every_split(rows)[:2], min(row[2] for row in rows)
+
+
+@wrong("off")
+def launch_first(rows):
+    return every_split(rows)[::-1]
+
+
+@wrong("upside down")
+def seconds_per_byte(rows):
+    peak, rate, launch = every_split(rows)
+    return peak, 1 / rate, launch

@@ -177,3 +177,78 @@ def runs_forward_again_for_each_layer(x, y, W, b, V, c, L):
         dW, db = dW + dz.T @ A[k - 1], db + dz.sum(0)
         d = d + dz @ W
     return dW, db, dV, delta.sum(0), d
+
+
+@wrong("overwritten")
+def the_last_of_the_loop_stays(x, y, W, b, V, c, L):
+    A = passes(x, W, b, L)
+    delta = ending(A, y, V, c)
+    d = delta @ V
+    for k in range(L, 0, -1):
+        dz = d * (1 - (A[k] - A[k - 1]) ** 2)
+        dW, db = dz.T @ A[k - 1], dz.sum(0)
+        d = d + dz @ W
+    return dW, db, delta.T @ A[-1], delta.sum(0), d
+
+
+@wrong("raises")
+def adds_each_example_to_the_bias(x, y, W, b, V, c, L):
+    """The message names shapes, and no matrix is transposed."""
+    A = passes(x, W, b, L)
+    delta = ending(A, y, V, c)
+    d, dW, db = delta @ V, torch.zeros_like(W), torch.zeros_like(b)
+    for k in range(L, 0, -1):
+        dz = d * (1 - (A[k] - A[k - 1]) ** 2)
+        dW += dz.T @ A[k - 1]
+        db += dz
+        d = d + dz @ W
+    return dW, db, delta.T @ A[-1], delta.sum(0), d
+
+
+@wrong("wrong")
+def biases_with_a_row(x, y, W, b, V, c, L):
+    dW, db, dV, dc, dx = tanh_from_the_difference(x, y, W, b, V, c, L)
+    return dW, db[None], dV, dc[None], dx
+
+
+@wrong("changed")
+def forward_in_place(x, y, W, b, V, c, L):
+    A = [x.clone()]
+    for _ in range(L):
+        x += torch.tanh(x @ W.T + b)
+        A.append(x.clone())
+    delta = ending(A, y, V, c)
+    d, dW, db = delta @ V, torch.zeros_like(W), torch.zeros_like(b)
+    for k in range(L, 0, -1):
+        dz = d * (1 - (A[k] - A[k - 1]) ** 2)
+        dW += dz.T @ A[k - 1]
+        db += dz.sum(0)
+        d = d + dz @ W
+    return dW, db, delta.T @ A[-1], delta.sum(0), d
+
+
+@wrong("other axis")
+def adds_up_the_classes(x, y, W, b, V, c, L):
+    dW, db, dV, _, dx = tanh_from_the_difference(x, y, W, b, V, c, L)
+    return dW, db, dV, ending(passes(x, W, b, L), y, V, c).sum(1), dx
+
+
+@wrong("only around")
+def forgets_the_way_through_the_tanh(x, y, W, b, V, c, L):
+    A = passes(x, W, b, L)
+    delta = ending(A, y, V, c)
+    d = delta @ V
+    dzs = [d * (1 - (A[k + 1] - A[k]) ** 2) for k in range(L)]
+    dW = sum(dz.T @ a for dz, a in zip(dzs, A, strict=False))
+    return dW, sum(dzs).sum(0), delta.T @ A[-1], delta.sum(0), d
+
+
+@wrong("sign")
+def labels_minus_probabilities(x, y, W, b, V, c, L):
+    return tuple(-g for g in tanh_from_the_difference(x, y, W, b, V, c, L))
+
+
+@wrong("overwritten")
+def adds_up_db_only(x, y, W, b, V, c, L):
+    dW = the_last_of_the_loop_stays(x, y, W, b, V, c, L)[0]
+    return dW, *tanh_from_the_difference(x, y, W, b, V, c, L)[1:]

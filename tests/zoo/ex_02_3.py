@@ -193,3 +193,52 @@ def adds_means(*args):
 @wrong("mean of means")
 def divides_by_the_number_of_parts(*args):
     return looped(lambda rows, N, parts: 1 / parts)(*args)
+
+
+@wrong("no list")
+def forgets_to_return(*args):
+    shares_of_the_mean(*args)
+
+
+@wrong("losses")
+def measures_after_the_step(model, optimizer, batches, part, limit):
+    losses = []
+    for batch in batches:
+        shares_of_the_mean(model, optimizer, [batch], part, limit)
+        x, y = batch
+        with torch.no_grad():
+            sums = [
+                F.cross_entropy(model(a), b, reduction="sum").item()
+                for a, b in pieces(x, y, part)
+            ]
+        losses.append(sum(sums) / len(x))
+    return losses
+
+
+@wrong("costly")
+def ten_copies_of_the_gradient(model, optimizer, batches, part, limit):
+    """Too much memory, but not because of the whole batch."""
+    copies = [[torch.zeros_like(p) for p in model.parameters()] for _ in range(5)]
+    losses = shares_of_the_mean(model, optimizer, batches, part, limit)
+    del copies
+    return losses
+
+
+@wrong("never zeroes")
+def keeps_the_gradients_of_earlier_batches(model, optimizer, batches, part, limit):
+    losses = []
+    for x, y in batches:
+        total = 0.0
+        for a, b in pieces(x, y, part):
+            loss = F.cross_entropy(model(a), b) * (len(a) / len(x))
+            loss.backward()
+            total += loss.item()
+        nn.utils.clip_grad_norm_(model.parameters(), limit)
+        optimizer.step()
+        losses.append(total)
+    return losses
+
+
+@wrong("clips parts")
+def clips_in_the_loop_only(*args):
+    return looped(fair, clip=True, clip_at_end=False)(*args)

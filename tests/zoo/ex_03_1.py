@@ -147,3 +147,26 @@ def by_numbers_of_python(means, counts, wire):
             total += torch.tensor(x.tolist(), dtype=torch.float64) * k
     for x in means:
         x[:] = total.clone() / sum(counts)
+
+
+@wrong("stale")
+def nothing_comes_back_to_the_empty(means, counts, wire):
+    """A device without examples keeps its NaN."""
+    full = [i for i, k in enumerate(counts) if k]
+    means[full[0]] *= counts[full[0]]
+    for i in full[1:]:
+        means[full[0]] += counts[i] * wire.send(means[i], i, full[0])
+    means[full[0]] /= sum(counts)
+    for i in full[1:]:
+        means[i][:] = wire.send(means[full[0]], full[0], i)
+
+
+@wrong("unweighted")
+def sum_of_means_over_all_examples(means, counts, wire):
+    means[0].nan_to_num_()
+    for i in range(1, len(means)):
+        if counts[i]:
+            means[0] += wire.send(means[i], i, 0)
+    means[0] /= sum(counts)
+    for i in range(1, len(means)):
+        means[i][:] = wire.send(means[0], 0, i)

@@ -199,3 +199,39 @@ def by_numbers_of_python(xs, ws, dys, a, b, wire):
     return *([t + p for t, p in zip(s, place, strict=True)] for s in (ys, dxs)), lists[
         2
     ]
+
+
+@wrong("wrong")
+def only_devices_with_columns_of_x_add(xs, ws, dys, a, b, wire):
+    """a device whose block of x is empty never gets y."""
+    ys, dxs, dws = local(xs, ws, dys)
+    for j in range(b):
+        ids = [d for d in column(j, a, b) if xs[d].numel()]
+        ring([ys[d] for d in ids], ids, wire)
+    for i in range(a):
+        ring([dxs[d] for d in row(i, b)], row(i, b), wire)
+    return ys, dxs, dws
+
+
+@wrong("single precision")
+def adds_into_zeros_of_float32(xs, ws, dys, a, b, wire):
+    ys, dxs, dws = solve(xs, ws, dys, a, b, wire)
+    for k, dx in enumerate(dxs):
+        dxs[k] = torch.zeros(dx.shape)
+        dxs[k] += dx
+    return ys, dxs, dws
+
+
+@wrong("y is partial")
+def adds_nothing(xs, ws, dys, a, b, wire):
+    return local(xs, ws, dys)
+
+
+@wrong("too much")
+def adds_finished_chunks_again(xs, ws, dys, a, b, wire):
+    def add(parts, ids, wire):
+        owners(parts, ids, wire)
+        if len(ids) > 1:
+            parts[0] += wire.send(parts[1], ids[1], ids[0])
+
+    return solve(xs, ws, dys, a, b, wire, add, owners)

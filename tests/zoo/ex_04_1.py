@@ -195,3 +195,36 @@ def zeros_travel_and_a_module_carries(x, k):
     come = torch.zeros_like(x)
     exchange(torch.zeros_like(x), (r + k) % n, come, (r - k) % n)
     return board[(r - k) % n]
+
+
+@wrong("hangs")
+def receives_from_where_it_sends_to(x, k):
+    """right only where 2k mod n is 0; nothing is wrong with the order."""
+    n, r = place()
+    incoming = x.clone()
+    if k % n:
+        exchange(x, (r + k) % n, incoming, (r + k) % n)
+    return incoming
+
+
+@wrong("raises")
+def one_row_at_least(x, k):
+    """Unhappy with tensors without elements."""
+    n, r = place()
+    if k % n == 0:
+        return x
+    flat = x.reshape(len(x), -1) if x.dim() > 1 else x
+    come = torch.empty_like(flat)
+    exchange(flat, (r + k) % n, come, (r - k) % n)
+    return come.view(x.shape)
+
+
+@wrong("costly")
+def in_two_halves_one_after_the_other(x, k):
+    n, r = place()
+    come = torch.empty_like(x)
+    if k % n == 0:
+        return x
+    for mine, half in zip(x.view(-1).chunk(2), come.view(-1).chunk(2), strict=True):
+        exchange(mine.contiguous(), (r + k) % n, half, (r - k) % n)
+    return come

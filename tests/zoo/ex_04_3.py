@@ -58,3 +58,14 @@ def one_program_only():
 @wrong("wrong")
 def another_cycle():
     return {"A": A, "B": B, "C": [(0, 1), (1, 2), (2, 0)], "D": None}
+
+
+@wrong("form")
+def nobody_where_the_program_ends():
+    """the value is None there, no empty list."""
+    return {"A": A, "B": B, "C": C, "D": []}
+
+
+@wrong("buffered")
+def nobody_where_the_program_hangs():
+    return {"A": A, "B": B, "C": [], "D": None}

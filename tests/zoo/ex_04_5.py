@@ -353,3 +353,69 @@ def work_in_a_thread_of_its_own(tasks, work):
         return box[0]
 
     return stops_each_as_soon_as_nothing_is_left(tasks, unseen)
+
+
+@wrong("hangs")
+def a_result_of_0_is_none_yet(tasks, work):
+    """a result may be any number; 0 does not say that it is missing."""
+    n, r = place()
+    if r > 0:
+        return serve(work)
+    results, doing, todo = [0.0] * len(tasks), {}, 0
+    while todo < min(n - 1, len(tasks)):
+        dist.send(number(tasks[todo]), todo + 1)
+        doing[todo + 1] = todo
+        todo += 1
+    while 0.0 in results:
+        ball = number(0.0)
+        worker = dist.recv(ball)
+        results[doing.pop(worker)] = ball.item()
+        if todo < len(tasks):
+            dist.send(number(tasks[todo]), worker)
+            doing[worker] = todo
+            todo += 1
+    stop(range(1, n))
+    return results
+
+
+@wrong("costly")
+def the_number_of_a_task_travels_before_it(tasks, work):
+    """right, with m messages more than are needed."""
+    n, r = place()
+    ball = number(0.0)
+    if r > 0:
+        while True:
+            dist.recv(ball, 0)
+            if math.isnan(ball.item()):
+                return None
+            dist.recv(ball, 0)
+            dist.send(number(work(ball.item())), 0)
+    results, doing = [None] * len(tasks), {}
+
+    def hear():
+        worker = dist.recv(ball)
+        results[doing.pop(worker)] = ball.item()
+        return worker
+
+    for i, task in enumerate(tasks):
+        worker = i + 1 if i < n - 1 else hear()
+        doing[worker] = i
+        dist.send(number(i), worker)
+        dist.send(number(task), worker)
+    while doing:
+        hear()
+    stop(range(1, n))
+    return results
+
+
+@wrong("hangs")
+def rank_0_wants_to_hear_of_the_end(tasks, work):
+    """a worker that has been told to stop says nothing more; m does not matter."""
+    n, r = place()
+    if r > 0:
+        return serve(work)
+    results = master(tasks, n, from_any)
+    stop(range(1, n))
+    for _ in range(1, n):
+        dist.recv(number(0.0))
+    return results

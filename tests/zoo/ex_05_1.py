@@ -285,3 +285,34 @@ def a_list_of_rows(x, root, rows, features):
 def a_constant(x, root, rows, features):
     n, r = dist.get_world_size(), dist.get_rank()
     return torch.zeros(counts(rows, n)[r], features, dtype=torch.float64)
+
+
+@wrong("no batch")
+def every_rank_cuts_the_batch(x, root, rows, features):
+    n, r = dist.get_world_size(), dist.get_rank()
+    shares = [x[peer::n].contiguous() for peer in range(n)]
+    if r == root:
+        for peer in range(n):
+            if peer != root and len(shares[peer]):
+                dist.send(shares[peer], peer)
+        return shares[root]
+    mine = torch.empty_like(shares[r])
+    if len(mine):
+        dist.recv(mine, root)
+    return mine
+
+
+@wrong("hangs")
+def everybody_receives_first(x, root, rows, features):
+    """The root, too, so all wait: with rows or without."""
+    n, r = dist.get_world_size(), dist.get_rank()
+    mine = torch.empty(counts(rows, n)[r], features, dtype=torch.float64)
+    if n > 1:
+        dist.recv(mine, (root + 1) % n if r == root else root)
+    return mine
+
+
+@wrong("error")
+def always_three_features(x, root, rows, features):
+    """A rank without the batch takes its rows to have three columns."""
+    return in_turn(x, root, rows, 3)

@@ -353,3 +353,43 @@ def the_tensor_is_copied_with_numpy(x, root):
     y = torch.from_numpy(x.numpy().copy())
     halves_down_a_tree_then_the_ring(y, root)
     x.copy_(y)
+
+
+@wrong("places")
+def gathers_by_rank(x, root):
+    """The tree deals the pieces by places; the ring takes piece i to be rank i's."""
+    n = dist.get_world_size()
+    bounds = [i * len(x) // n for i in range(n + 1)]
+    spread(x, bounds, 0, n, root)
+    scatter.ring_all_gather([x[a:b] for a, b in zip(bounds, bounds[1:], strict=False)])
+
+
+def tree_and_ring(x, root, pieces, to_the_end=False):
+    n, r, v = places(root)
+    bounds = [0, *torch.tensor([len(p) for p in pieces]).cumsum(0).tolist()]
+    for d in [2**k for k in reversed(range((n - 1).bit_length()))]:
+        low = v - v % (2 * d)
+        if low + d < n and v in (low, low + d):
+            end = bounds[n if to_the_end else min(low + 2 * d, n)]
+            upper, there = x[bounds[low + d] : end], v == low
+            (dist.send if there else dist.recv)(upper, (r + d if there else r - d) % n)
+    scatter.ring_all_gather([pieces[(i - root) % n] for i in range(n)])
+
+
+@wrong("chunk")
+def as_many_chunks_as_there_are(x, root):
+    tree_and_ring(x, root, x.chunk(dist.get_world_size()))
+
+
+@wrong("bytes")
+def halves_that_reach_to_the_end(x, root):
+    """Not a tree of whole tensors, though the root of eight sends three tensors."""
+    tree_and_ring(x, root, x.tensor_split(dist.get_world_size()), to_the_end=True)
+
+
+@wrong("buffer")
+def in_a_padded_copy(x, root):
+    n = dist.get_world_size()
+    padded = torch.cat([x, x.new_zeros(-len(x) % n)])
+    tree_and_ring(padded, root, padded.tensor_split(n))
+    x.copy_(padded[: len(x)])

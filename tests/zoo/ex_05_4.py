@@ -243,3 +243,41 @@ def the_input_is_kept_as_a_list(x, sizes):
     result = chunks[dist.get_rank()].clone()
     x.copy_(torch.tensor(before, dtype=x.dtype))
     return result
+
+
+@wrong("dtype")
+def forgets_the_dtype(x, sizes):
+    n, r = dist.get_world_size(), dist.get_rank()
+    shards = x.split(sizes)
+    total, incoming = shards[r].clone(), torch.empty(sizes[r])
+    for k in range(1, n):
+        exchange(shards[(r + k) % n], (r + k) % n, incoming, (r - k) % n)
+        total += incoming
+    return total
+
+
+@wrong("hangs")
+def everybody_receives_first(x, sizes):
+    """Whatever the sizes are: an empty shard is not the reason."""
+    n, r = dist.get_world_size(), dist.get_rank()
+    shards = x.split(sizes)
+    total, incoming = shards[r].clone(), torch.empty_like(shards[r])
+    for k in range(1, n):
+        dist.recv(incoming, (r - k) % n)
+        dist.send(shards[(r + k) % n], (r + k) % n)
+        total += incoming
+    return total
+
+
+@wrong("memory")
+def four_shards(x, sizes):
+    """One more than is allowed: the result, what comes, and two copies that leave."""
+    n, r = dist.get_world_size(), dist.get_rank()
+    shards = x.split(sizes)
+    total, incoming = shards[r].clone(), torch.empty_like(shards[r])
+    for k in range(1, n):
+        copies = [shards[(r + k) % n].clone() for _ in range(2)]
+        exchange(copies[0], (r + k) % n, incoming, (r - k) % n)
+        total += incoming
+        del copies
+    return total

@@ -282,3 +282,37 @@ def torch_all_to_all(shard):
     coming = [torch.empty(rows[i], rows[r], dtype=shard.dtype) for i in range(n)]
     dist.all_to_all(coming, leaving)
     return torch.cat([block.t() for block in coming], dim=1)
+
+
+@wrong("dtype")
+def forgets_the_dtype(shard):
+    n, r, N, rows = setting(shard)
+    result = torch.empty(rows[r], N, dtype=shard.dtype)
+    blocks, places = shard.split(rows, dim=1), result.split(rows, dim=1)
+    places[r].copy_(blocks[r].t())
+    for k in range(1, n):
+        dst, src = (r + k) % n, (r - k) % n
+        incoming = torch.empty(rows[src], rows[r])
+        exchange(blocks[dst].contiguous(), dst, incoming, src)
+        places[src].copy_(incoming.t())
+    return result
+
+
+def with_spare_blocks(shard, count):
+    """It holds so many blocks more than it needs."""
+    n, r, N, rows = setting(shard)
+    spare = [torch.empty(rows[0], rows[0], dtype=shard.dtype) for _ in range(count)]
+    result = blocks_come_and_are_turned(shard)
+    del spare
+    return result
+
+
+@right
+def four_blocks(shard):
+    """One that leaves, one that comes, and two to spare."""
+    return with_spare_blocks(shard, 2)
+
+
+@wrong("many blocks")
+def five_blocks(shard):
+    return with_spare_blocks(shard, 3)

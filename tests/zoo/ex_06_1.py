@@ -314,3 +314,14 @@ def one_rank_hides_a_list(tensor, op):
     before = tensor.tolist() if dist.get_rank() == 2 else []
     ring_of(tensor.tensor_split(dist.get_world_size()), op)
     del before
+
+
+@wrong("raises")
+def indices_not_taken_modulo_n(tensor, op):
+    """An IndexError wherever there are several ranks: no matter of torch.chunk."""
+    n, r = place()
+    chunks = tensor.tensor_split(n)
+    for k in range(n - 1):
+        incoming = torch.empty_like(chunks[r + 2 + k])
+        exchange(chunks[r + 1 + k], (r - 1) % n, incoming, (r + 1) % n)
+        combine(chunks[r + 2 + k], incoming, op)

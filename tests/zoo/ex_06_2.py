@@ -240,3 +240,48 @@ def partners_only(value):
             best = max(best, tuple(come.tolist()))
         bit *= 2
     return best[0], -best[1]
+
+
+@wrong("wrong")
+def from_minus_two_to_the_62(value):
+    """Starts from a number that seems low enough: no zero, and not low enough."""
+    pair = torch.tensor([value, dist.get_rank()])
+    return tuple(spread(better(torch.tensor([-(2**62), 0]), pair), better).tolist())
+
+
+@wrong("pattern")
+def rank_counted_from_one(value):
+    """The rank is wrong in every call: no matter of ties."""
+    n, r = place()
+    best = spread(torch.tensor([value, r]), better)
+    return best[0].item(), (best[1].item() + 1) % n
+
+
+@wrong("raises")
+def forgets_modulo(value):
+    """Fails on any number of ranks above one."""
+    n, r = place()
+    pair = torch.tensor([value, r])
+    for k in range((n - 1).bit_length()):
+        incoming = torch.empty_like(pair)
+        exchange(pair, r + 2**k, incoming, r - 2**k)
+        pair = better(pair, incoming)
+    return tuple(pair.tolist())
+
+
+@wrong("packed")
+def in_int32(value):
+    """Two numbers in a message, of 32 bits."""
+    pair = torch.tensor([value, dist.get_rank()], dtype=torch.int32)
+    return tuple(spread(pair, better).tolist())
+
+
+@wrong("negated")
+def the_smallest_of_negated_values(value):
+    n, r = place()
+    best = -value, r
+    for k in range((n - 1).bit_length()):
+        come = torch.empty(2, dtype=torch.int64)
+        exchange(torch.tensor(best), (r + 2**k) % n, come, (r - 2**k) % n)
+        best = min(best, tuple(come.tolist()))
+    return -best[0], best[1]

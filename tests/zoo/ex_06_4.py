@@ -123,3 +123,30 @@ def the_name_alone(S, n, alpha, beta):
 def another_name(S, n, alpha, beta):
     name, seconds = best(times(S, n, alpha, beta))
     return f"{name}_allreduce", seconds
+
+
+@wrong("seconds")
+def one_round_at_least(S, n, alpha, beta):
+    """One rank alone has nothing to send."""
+    name, seconds = best(times(S, n, alpha, beta))
+    return name, max(seconds, alpha)
+
+
+@wrong("fold")
+def ranks_beyond_the_power_of_two_are_free(S, n, alpha, beta):
+    return best(times(S, n, alpha, beta, log=lambda n: n.bit_length() - 1))
+
+
+@wrong("chunks")
+def the_ring_wherever_chunks_pay(S, n, alpha, beta):
+    seconds = times(S, n, alpha, beta)
+    name, least = best(seconds)
+    return ("ring", seconds["ring"]) if name == "halving-doubling" else (name, least)
+
+
+@wrong("seconds")
+def halving_doubling_keeps_nothing(S, n, alpha, beta):
+    """Every rank sends S bytes on each way, as if it kept no part of them."""
+    seconds = times(S, n, alpha, beta)
+    seconds["halving-doubling"] += 2 * beta * S / 2 ** (n.bit_length() - 1)
+    return best(seconds)

@@ -263,3 +263,38 @@ def never_ends(allreduce):
 def does_not_look_at_what_comes_back(allreduce):
     calls = [large(n, S) for n in (2, 3, 4, 5) for S in (1, 4, 10)]
     return all(fair(allreduce, xs, none_too=False) for xs in calls)
+
+
+def counted(allreduce, enough):
+    """Judges by one call each, with bytes as `enough(bytes_sent, share)` says."""
+    for n, S in ((3, 1), (5, 3), (4, 10)):
+        xs = large(n, S)
+        if not fair(allreduce, xs, bytes_too=False):
+            return False
+        if not enough(run(allreduce, xs).bytes_sent, share(n, S)):
+            return False
+    return True
+
+
+@wrong("bytes")
+def bytes_of_all_ranks_together(allreduce):
+    return counted(allreduce, lambda sent, share: sum(sent) <= share * len(sent))
+
+
+@wrong("bytes")
+def bytes_of_rank_0(allreduce):
+    return counted(allreduce, lambda sent, share: sent[0] <= share)
+
+
+@wrong("too strict")
+def less_than_what_is_allowed(allreduce):
+    return counted(allreduce, lambda sent, limit: max(sent) < limit)
+
+
+@wrong("bytes")
+def two_n_chunks(allreduce):
+    """Counts n chunks on each way, not n-1."""
+    one = lambda n, limit: limit // (2 * (n - 1))
+    return counted(
+        allreduce, lambda sent, limit: max(sent) <= limit + 2 * one(len(sent), limit)
+    )

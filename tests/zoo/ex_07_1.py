@@ -213,3 +213,12 @@ def asks_torch(model, micro_batches):
 def zeros(model, micro_batches):
     cleared(model)
     return 0.0
+
+
+@wrong("raises")
+def clears_gradients_that_may_be_none(model, micro_batches):
+    for p in model.parameters():
+        p.grad.zero_()
+    loss, tokens = two(*backward(model, micro_batches))
+    added(model, 1 / tokens)
+    return loss / tokens

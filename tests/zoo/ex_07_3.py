@@ -3,6 +3,8 @@
 import math
 from itertools import product
 
+import numpy as np
+
 from zoo import right, wrong
 
 
@@ -81,3 +83,47 @@ def fewest_steps(steps, row_seconds, S, most, alpha, beta):
 def all_there_are(steps, row_seconds, S, most, alpha, beta):
     link = lambda n: ring(n, S, alpha, beta)
     return search(steps, row_seconds, most, link, ns=[most])
+
+
+@right
+def numbers_of_an_array(steps, row_seconds, S, most, alpha, beta):
+    """A table of all choices; what it returns are numbers of NumPy."""
+    ns, Bs = np.arange(1, most + 1)[:, None], np.array(list(steps))
+    step = np.ceil(Bs / ns) * row_seconds + ring(ns, S, alpha, beta)
+    times = step * np.array(list(steps.values()))
+    i, j = np.unravel_index(times.argmin(), times.shape)
+    return ns[i, 0], Bs[j], times[i, j]
+
+
+@wrong("wrong")
+def never_takes_all(steps, row_seconds, S, most, alpha, beta):
+    link = lambda n: ring(n, S, alpha, beta)
+    return search(steps, row_seconds, most, link, ns=range(1, max(most, 2)))
+
+
+@wrong("half a ring")
+def once_round_only(steps, row_seconds, S, most, alpha, beta):
+    link = lambda n: ring(n, S, alpha, beta) / 2
+    return search(steps, row_seconds, most, link)
+
+
+@wrong("never alone")
+def from_two_ranks_on(steps, row_seconds, S, most, alpha, beta):
+    link = lambda n: ring(n, S, alpha, beta)
+    return search(steps, row_seconds, most, link, ns=range(2, most + 1))
+
+
+@wrong("wrong")
+def until_one_rank_more_is_slower(steps, row_seconds, S, most, alpha, beta):
+    """Stops at the first dip, for each batch: no matter of the batch."""
+    found = []
+    for B in steps:
+        link = lambda n: ring(n, S, alpha, beta)
+        times = [search(steps, row_seconds, most, link, [B], [1])]
+        for n in range(2, most + 1):
+            plan = search(steps, row_seconds, most, link, [B], [n])
+            if plan[2] > times[-1][2]:
+                break
+            times.append(plan)
+        found.append(times[-1])
+    return min(found, key=lambda plan: plan[2])

@@ -169,3 +169,37 @@ def only_this_rank(grads, wire, bucket_bytes, allreduce):
     for g in grads:
         if g is not None:
             g /= dist.get_world_size()
+
+
+@wrong("its result")
+def takes_what_allreduce_returns(grads, wire, bucket_bytes, allreduce):
+    n = dist.get_world_size()
+    for bucket in fill(grads, wire, bucket_bytes):
+        flat = torch.cat([(g / n).to(wire).reshape(-1) for g in bucket])
+        pieces = allreduce(flat).split([g.numel() for g in bucket])
+        for g, piece in zip(bucket, pieces, strict=True):
+            g.copy_(piece.view(g.shape))
+
+
+@wrong("overfull")
+def wants_more_than_full(grads, wire, bucket_bytes, allreduce):
+    for bucket in fill(grads, wire, bucket_bytes + 1):
+        carry(bucket, wire, allreduce)
+
+
+@wrong("infinite")
+def rounds_before_it_divides(grads, wire, bucket_bytes, allreduce):
+    n = dist.get_world_size()
+    for bucket in fill(grads, wire, bucket_bytes):
+        flat = torch.cat([g.to(wire).reshape(-1) / n for g in bucket])
+        allreduce(flat)
+        pieces = flat.split([g.numel() for g in bucket])
+        for g, piece in zip(bucket, pieces, strict=True):
+            g.copy_(piece.view(g.shape))
+
+
+@wrong("new tensors")
+def puts_new_tensors_into_the_list(grads, wire, bucket_bytes, allreduce):
+    copies = [g if g is None else g.clone() for g in grads]
+    bucket_by_bucket(copies, wire, bucket_bytes, allreduce)
+    grads[:] = copies

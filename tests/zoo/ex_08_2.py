@@ -126,3 +126,18 @@ def a_difference(layers, bucket_bytes, seconds):
 @wrong("wrong")
 def a_constant(layers, bucket_bytes, seconds):
     return 0.0, 0.0
+
+
+@wrong("overfull")
+def wants_more_than_full(layers, bucket_bytes, seconds):
+    return timed(layers, bucket_bytes + 1, seconds)
+
+
+@wrong("empty bucket")
+def sends_nothing_too(layers, bucket_bytes, seconds):
+    ends, free, size = moments(layers), 0.0, 0
+    for i in reversed(range(len(layers))):
+        size += layers[i][2]
+        if size >= bucket_bytes or (i == 0 and size):
+            free, size = max(free, ends[i]) + seconds(size), 0
+    return max(free, ends[0]), max(0.0, free - ends[0])

@@ -138,3 +138,45 @@ def torchs_broadcast(model, batches, lr):
     for x in batches:
         step(model, x, lr)
     return model.state_dict()
+
+
+def trained(model, batches, lr, buffers, at_first=True):
+    """Shares what `buffers()` returns, at the start or not, and after each step."""
+    share([*model.parameters(), *(buffers() if at_first else ())])
+    for x in batches:
+        step(model, x, lr)
+        share(buffers())
+    return model.state_dict()
+
+
+@wrong("not at the start")
+def parameters_first(model, batches, lr):
+    return trained(model, batches, lr, model.buffers, at_first=False)
+
+
+@wrong("only floats")
+def numbers_with_a_point(model, batches, lr):
+    floats = lambda: [x for x in model.buffers() if x.is_floating_point()]
+    return trained(model, batches, lr, floats)
+
+
+@wrong("only the state")
+def what_is_saved(model, batches, lr):
+    names = [name for name, _ in model.named_parameters()]
+    state = lambda: [x for name, x in model.state_dict().items() if name not in names]
+    return trained(model, batches, lr, state)
+
+
+@wrong("old tensors")
+def one_list_for_all_steps(model, batches, lr):
+    found = list(model.buffers())
+    return trained(model, batches, lr, lambda: found)
+
+
+@wrong("at the end")
+def before_each_step_only(model, batches, lr):
+    share(model.parameters())
+    for x in batches:
+        share(model.buffers())
+        step(model, x, lr)
+    return model.state_dict()

@@ -6,26 +6,31 @@ from d2lpar.parameter_server import give, take, update
 from zoo import right, wrong
 
 
-def collect(server, c, weight=lambda age: 1 / (age + 1), mean=True, clear=True):
+def collect(
+    server, c, weight=lambda age: 1 / (age + 1), over=len, clear=True, early=False,
+    lose=False, renew=lambda ages: [],
+):  # fmt: skip
     """The rule, with one thing that may be otherwise."""
     total, incoming, ages = server.shard.grad, torch.empty_like(server.shard), []
     for worker in server.workers:
         give(server, worker)
     while server.workers:
         worker, _, age = take(server, incoming)
+        if early and worker in server.workers:
+            give(server, worker)
         total.add_(incoming, alpha=weight(age))
         ages.append(age)
-        complete = len(ages) == c or not server.workers
+        complete = len(ages) == c or not (server.workers or lose)
         if complete:
-            total /= len(ages) if mean else 1
+            total /= over(ages)
             update(server)
             if clear:
                 total.zero_()
-        if worker in server.workers:
+        if not early and worker in server.workers:
             give(server, worker)
         if complete:
             yield ages
-            ages = []
+            ages = renew(ages)
 
 
 @right
@@ -76,7 +81,7 @@ def all_weigh_the_same(server, c):
 
 @wrong("sum")
 def no_division(server, c):
-    return collect(server, c, mean=False)
+    return collect(server, c, over=lambda ages: 1)
 
 
 @wrong("not cleared")
@@ -86,41 +91,44 @@ def never_zero(server, c):
 
 @wrong("last group")
 def whole_groups_only(server, c):
-    total, incoming, ages = server.shard.grad, torch.empty_like(server.shard), []
-    for worker in server.workers:
-        give(server, worker)
-    while server.workers:
-        worker, _, age = take(server, incoming)
-        total.add_(incoming, alpha=1 / (age + 1))
-        ages.append(age)
-        if len(ages) == c:
-            total /= c
-            update(server)
-            total.zero_()
-        if worker in server.workers:
-            give(server, worker)
-        if len(ages) == c:
-            yield ages
-            ages = []
+    return collect(server, c, lose=True)
+
+
+@wrong("over c")
+def by_c_whatever_there_is(server, c):
+    return collect(server, c, over=lambda ages: c)
 
 
 @wrong("old parameters")
 def gives_before_the_update(server, c):
+    return collect(server, c, early=True)
+
+
+@wrong("one list")
+def empties_what_it_yielded(server, c):
+    return collect(server, c, renew=lambda ages: ages.clear() or ages)
+
+
+@wrong("waits")
+def one_worker_after_the_other(server, c):
+    """It takes from the workers in their order, not from whoever comes first."""
     total, incoming, ages = server.shard.grad, torch.empty_like(server.shard), []
     for worker in server.workers:
         give(server, worker)
     while server.workers:
-        worker, _, age = take(server, incoming)
-        if worker in server.workers:
-            give(server, worker)
-        total.add_(incoming, alpha=1 / (age + 1))
-        ages.append(age)
-        if len(ages) == c or not server.workers:
-            total /= len(ages)
-            update(server)
-            total.zero_()
-            yield ages
-            ages = []
+        for worker in list(server.workers):
+            age = take(server, incoming, worker)[2]
+            total.add_(incoming, alpha=1 / (age + 1))
+            ages.append(age)
+            if complete := len(ages) == c or not server.workers:
+                total /= len(ages)
+                update(server)
+                total.zero_()
+            if worker in server.workers:
+                give(server, worker)
+            if complete:
+                yield ages
+                ages = []
 
 
 @wrong("waits")
@@ -169,3 +177,39 @@ def keeps_all_gradients(server, c):
 def does_not_yield(server, c):
     for _ in collect(server, c):
         pass
+
+
+@wrong("rows")
+def weighs_by_rows(server, c):
+    """As the synchronous rule of the chapter does."""
+    total, incoming = server.shard.grad, torch.empty_like(server.shard)
+    ages, all_rows = [], 0
+    for worker in server.workers:
+        give(server, worker)
+    while server.workers:
+        worker, rows, age = take(server, incoming)
+        total.add_(incoming, alpha=rows / (age + 1))
+        ages.append(age)
+        all_rows += rows
+        complete = len(ages) == c or not server.workers
+        if complete:
+            total /= all_rows
+            update(server)
+            total.zero_()
+        if worker in server.workers:
+            give(server, worker)
+        if complete:
+            yield ages
+            ages, all_rows = [], 0
+
+
+@wrong("hangs")
+def never_begins(server, c):
+    """It takes before it has given anything to anybody."""
+    incoming = torch.empty_like(server.shard)
+    while server.workers:
+        worker, _, age = take(server, incoming)
+        update(server)
+        if worker in server.workers:
+            give(server, worker)
+        yield [age]

@@ -36,26 +36,59 @@ def counts_workers_up(sizes, owner, servers, alpha, beta, seconds):
     return server, rate, workers
 
 
+def by_parts(sizes, owner, servers, alpha, beta, seconds, *, messages=3, note=16,
+             ways=2, up=math.ceil, which=list.index, port=sum):  # fmt: skip
+    """The rule, with one thing that may be otherwise."""
+    parts = parts_of(sizes, owner, servers)
+    busy = [messages * alpha + beta * (note + ways * part) for part in parts]
+    most = max(busy)
+    return which(busy, most), 1 / most, up((seconds + port(busy)) / most)
+
+
 @wrong("one way")
-def forgets_the_answer(sizes, owner, servers, alpha, beta, seconds):
-    busy = [2 * alpha + beta * (16 + part) for part in parts_of(sizes, owner, servers)]
-    workers = math.ceil((seconds + sum(busy)) / max(busy))
-    return busy.index(max(busy)), 1 / max(busy), workers
+def forgets_the_answer(*given):
+    return by_parts(*given, messages=2, ways=1)
 
 
 @wrong("no notes")
-def two_messages(sizes, owner, servers, alpha, beta, seconds):
-    busy = [2 * (alpha + beta * part) for part in parts_of(sizes, owner, servers)]
-    workers = math.ceil((seconds + sum(busy)) / max(busy))
-    return busy.index(max(busy)), 1 / max(busy), workers
+def two_messages(*given):
+    return by_parts(*given, messages=2, note=0)
+
+
+@wrong("no notes")
+def a_note_has_no_bytes(*given):
+    return by_parts(*given, note=0)
+
+
+@wrong("no notes")
+def a_note_has_no_alpha(*given):
+    return by_parts(*given, messages=2)
 
 
 @wrong("rounded down")
-def rounds_down(sizes, owner, servers, alpha, beta, seconds):
-    parts = parts_of(sizes, owner, servers)
-    busy = [3 * alpha + beta * (16 + 2 * part) for part in parts]
-    workers = int((seconds + sum(busy)) / max(busy))
-    return busy.index(max(busy)), 1 / max(busy), workers
+def rounds_down(*given):
+    return by_parts(*given, up=int)
+
+
+@wrong("exact")
+def does_not_round(*given):
+    return by_parts(*given, up=float)
+
+
+@wrong("one too many")
+def one_more_than_rounded_down(*given):
+    return by_parts(*given, up=lambda workers: int(workers) + 1)
+
+
+@wrong("last of equals")
+def the_highest_of_equals(*given):
+    last = lambda busy, most: len(busy) - 1 - busy[::-1].index(most)
+    return by_parts(*given, which=last)
+
+
+@wrong("one server")
+def talks_to_the_busiest_alone(*given):
+    return by_parts(*given, port=max)
 
 
 @wrong("equal parts")

@@ -76,3 +76,35 @@ def by_rank_0(values, rows):
     naive_allreduce(both)
     if both[-1] > 0:
         values.copy_(both[:-1] / both[-1])
+
+
+@wrong("nobody")
+def loses_the_values(values, rows):
+    both = torch.cat([values * rows, values.new_tensor([rows])])
+    ring_allreduce(both)
+    values.copy_(both[:-1] / both[-1].clamp(min=1))
+
+
+@wrong("over n")
+def never_looks_at_the_number_of_rows(values, rows):
+    """It is wrong where nobody has rows, too, but not only there."""
+    values *= rows
+    ring_allreduce(values)
+    values /= dist.get_world_size()
+
+
+@wrong("wrong")
+def takes_one_row_for_none(values, rows):
+    both = torch.cat([values * rows, values.new_tensor([rows])])
+    ring_allreduce(both)
+    if both[-1] > 1:
+        values.copy_(both[:-1] / both[-1])
+
+
+@wrong("float32")
+def rows_in_float32(values, rows):
+    both = torch.cat([values * rows, torch.tensor([float(rows)])])
+    ring_allreduce(both)
+    total = both[-1].float().item()
+    if total:
+        values.copy_(both[:-1] / total)

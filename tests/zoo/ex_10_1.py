@@ -22,6 +22,14 @@ def scale(grads, norm, limit):
         g.mul_(min(1.0, limit / norm) if norm > 0 else 1.0)
 
 
+def clipped(total, grads, limit):
+    """The norm, where `total` is the sum of this rank's squares."""
+    dist.all_reduce(total)
+    norm = total.sqrt().item()
+    scale(grads, norm, limit)
+    return norm
+
+
 @right
 def one_number(grads, limit):
     total = squares(grads)
@@ -75,11 +83,23 @@ def norms_added(grads, limit):
 
 @wrong("mean")
 def squares_averaged(grads, limit):
-    total = squares(grads) / dist.get_world_size()
+    return clipped(squares(grads) / dist.get_world_size(), grads, limit)
+
+
+@wrong("no root")
+def clips_by_the_sum_of_squares(grads, limit):
+    total = squares(grads)
     dist.all_reduce(total)
-    norm = total.sqrt().item()
-    scale(grads, norm, limit)
-    return norm
+    scale(grads, total.item(), limit)
+    return total.item()
+
+
+@wrong("float32")
+def adds_up_in_float32(grads, limit):
+    total = torch.zeros(1)
+    for g in there(grads):
+        total += g @ g
+    return clipped(total, grads, limit)
 
 
 @wrong("not in place")
@@ -138,7 +158,18 @@ def one_for_each_shard(grads, limit):
 @wrong("None")
 def expects_gradients(grads, limit):
     total = torch.stack([g.square().sum() for g in grads]).sum().reshape(1)
-    dist.all_reduce(total)
-    norm = total.sqrt().item()
-    scale(grads, norm, limit)
-    return norm
+    return clipped(total, grads, limit)
+
+
+@wrong("memory")
+def joins_the_shards(grads, limit):
+    """The joined gradient is as large as all shards together."""
+    flat = torch.cat(there(grads))
+    return clipped((flat @ flat).reshape(1), grads, limit)
+
+
+@wrong("raises")
+def fails_everywhere(grads, limit):
+    """For another reason than that a gradient is None."""
+    total = dist.all_reduce(squares(grads))
+    return total.sqrt().item()

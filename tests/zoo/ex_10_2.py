@@ -17,12 +17,18 @@ def loss_of(w, x):
     return (x @ w).square().sum()
 
 
-@right
-def add_then_reduce(w, micro_batches, rows):
+def gradient(w, micro_batches, rows):
+    """The sum of this rank, None where it has no micro-batches."""
     w = w.detach().requires_grad_()
     for x in micro_batches:
         (loss_of(w, x) / rows).backward()
-    return shard_of(torch.zeros_like(w) if w.grad is None else w.grad)
+    return w.grad
+
+
+@right
+def add_then_reduce(w, micro_batches, rows):
+    mine = gradient(w, micro_batches, rows)
+    return shard_of(torch.zeros_like(w) if mine is None else mine)
 
 
 @right
@@ -70,36 +76,34 @@ def zeroes_between(w, micro_batches, rows):
 
 @wrong("own rows")
 def divides_by_its_own(w, micro_batches, rows):
-    w = w.detach().requires_grad_()
-    mine = sum(map(len, micro_batches))
-    for x in micro_batches:
-        (loss_of(w, x) / mine).backward()
-    return shard_of(torch.zeros_like(w) if w.grad is None else w.grad)
+    mine = gradient(w, micro_batches, sum(map(len, micro_batches)))
+    return shard_of(torch.zeros_like(w) if mine is None else mine)
 
 
 @wrong("absent")
 def a_rank_without_work_leaves(w, micro_batches, rows):
-    w = w.detach().requires_grad_()
-    for x in micro_batches:
-        (loss_of(w, x) / rows).backward()
-    if w.grad is None:
+    mine = gradient(w, micro_batches, rows)
+    if mine is None:
         return torch.zeros(len(w) // dist.get_world_size(), dtype=w.dtype)
-    return shard_of(w.grad)
+    return shard_of(mine)
 
 
 @wrong("absent")
 def no_gradient_to_send(w, micro_batches, rows):
-    w = w.detach().requires_grad_()
-    for x in micro_batches:
-        (loss_of(w, x) / rows).backward()
-    return shard_of(w.grad)
+    return shard_of(gradient(w, micro_batches, rows))
 
 
 @wrong("all-reduce")
 def everyone_gets_all(w, micro_batches, rows):
-    w = w.detach().requires_grad_()
-    for x in micro_batches:
-        (loss_of(w, x) / rows).backward()
-    whole = torch.zeros_like(w) if w.grad is None else w.grad
+    whole = gradient(w, micro_batches, rows)
+    whole = torch.zeros_like(w) if whole is None else whole
     dist.all_reduce(whole)
     return whole.chunk(dist.get_world_size())[dist.get_rank()].clone()
+
+
+@wrong("raises")
+def uses_what_is_not_there(w, micro_batches, rows):
+    """It fails on all ranks, with micro-batches or without."""
+    for x in micro_batches:
+        (loss_of(w.clone(), x) / rows).sum()
+    return shard_of(w.grad)

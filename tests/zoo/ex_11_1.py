@@ -7,21 +7,28 @@ import math
 from zoo import right, wrong
 
 
-def part(a, b, r, seconds, held, moved, speed, room, beta):
-    if a == b:
-        return 0.0
+def part(
+    a, b, r, seconds, held, moved, speed, room, beta, into=1, out=1, empty=0.0
+):  # fmt: skip
+    if a == b and empty is not None:
+        return empty
     if sum(held[a:b]) > room[r]:
         return math.inf
-    ends = moved[a - 1] * (a > 0) + moved[b - 1] * (b < len(seconds))
-    return sum(seconds[a:b]) / speed[r] + beta * ends
+    into, out = into * (a > 0), out * (0 < b < len(seconds))
+    return sum(seconds[a:b]) / speed[r] + beta * (
+        into * moved[a - 1] + out * moved[b - 1]
+    )
 
 
-def forwards(cost, L, p):
-    best = {0: (0.0, (0,))}
-    for r in range(p):
+def forwards(*given, total=max, more=lambda a, b: 0.0, **otherwise):
+    """By GPU after GPU, with one thing that may be otherwise."""
+    best, L = {0: (0.0, (0,))}, len(given[0])
+    for r in range(len(given[3])):
         best = {
             b: min(
-                (max(v, cost(a, b, r)), (*e, b)) for a, (v, e) in best.items() if a <= b
+                (total((v, part(a, b, r, *given, **otherwise) + more(a, b))), (*e, b))
+                for a, (v, e) in best.items()
+                if a <= b
             )
             for b in range(L + 1)
         }
@@ -31,9 +38,7 @@ def forwards(cost, L, p):
 
 @right
 def card_by_card(seconds, held, moved, speed, room, beta):
-    given = seconds, held, moved, speed, room, beta
-    cost = lambda a, b, r: part(a, b, r, *given)
-    return forwards(cost, len(seconds), len(speed))
+    return forwards(seconds, held, moved, speed, room, beta)
 
 
 @right
@@ -116,18 +121,19 @@ def an_empty_list_where_nothing_fits(seconds, held, moved, speed, room, beta):
 
 
 @wrong("empty")
-def with_the_librarys_partitioner_for_each_card(
-    seconds, held, moved, speed, room, beta
-):
+def with_the_librarys_partitioner_for_each_card(*given):
     """No part is empty there, so more cards than layers are an error."""
-    given = seconds, held, moved, speed, room, beta
-    cost = lambda a, b, r: part(a, b, r, *given) if a < b else math.inf
-    return forwards(cost, len(seconds), len(speed))
+    return forwards(*given, empty=math.inf)
+
+
+@wrong("passing by")
+def an_empty_card_pays(*given):
+    return forwards(*given, empty=None)
 
 
 @wrong("speeds")
 def all_cards_alike(seconds, held, moved, speed, room, beta):
-    return card_by_card(seconds, held, moved, [1.0] * len(speed), room, beta)
+    return forwards(seconds, held, moved, [1.0] * len(speed), room, beta)
 
 
 @wrong("room")
@@ -139,46 +145,38 @@ def endless_room(seconds, held, moved, speed, room, beta):
 
 
 @wrong("incoming")
-def what_comes_in_only(seconds, held, moved, speed, room, beta):
-    def cost(a, b, r):
-        if a == b:
-            return 0.0
-        if sum(held[a:b]) > room[r]:
-            return math.inf
-        return sum(seconds[a:b]) / speed[r] + beta * moved[a - 1] * (a > 0)
-
-    return forwards(cost, len(seconds), len(speed))
+def what_comes_in_only(*given):
+    return forwards(*given, out=0)
 
 
 @wrong("outgoing")
-def what_goes_out_only(seconds, held, moved, speed, room, beta):
-    L = len(seconds)
-
-    def cost(a, b, r):
-        if a == b:
-            return 0.0
-        if sum(held[a:b]) > room[r]:
-            return math.inf
-        return sum(seconds[a:b]) / speed[r] + beta * moved[b - 1] * (b < L)
-
-    return forwards(cost, L, len(speed))
+def what_goes_out_only(*given):
+    return forwards(*given, into=0)
 
 
 @wrong("sum")
-def the_least_sum(seconds, held, moved, speed, room, beta):
-    best = {0: (0.0, (0,))}
-    given = seconds, held, moved, speed, room, beta
-    for r in range(len(speed)):
-        best = {
-            b: min(
-                (v + part(a, b, r, *given), (*e, b))
-                for a, (v, e) in best.items()
-                if a <= b
-            )
-            for b in range(len(seconds) + 1)
-        }
-    value, ends = best[len(seconds)]
-    return list(ends) if value < math.inf else None
+def the_least_sum(*given):
+    return forwards(*given, total=sum)
+
+
+@wrong("not best")
+def as_full_as_possible(*given):
+    """The least limit at which cards that are filled one by one hold all layers."""
+    L, p = len(given[0]), len(given[3])
+    costs = {
+        (a, b, r): part(a, b, r, *given)
+        for r in range(p)
+        for a in range(L + 1)
+        for b in range(a, L + 1)
+    }
+    for limit in sorted(set(costs.values()) - {math.inf}):
+        ends = [0]
+        for r in range(p):
+            ways = range(ends[-1], L + 1)
+            ends.append(max(b for b in ways if costs[ends[-1], b, r] <= limit))
+        if ends[-1] == L:
+            return ends
+    return None
 
 
 @wrong("not best")
@@ -192,3 +190,32 @@ def fills_card_after_card(seconds, held, moved, speed, room, beta):
             used, full, b = used + seconds[b], full + held[b], b + 1
         ends.append(b)
     return [*ends, L]
+
+
+@wrong("full")
+def never_quite_full(seconds, held, moved, speed, room, beta):
+    """`>=` where a GPU may hold just as much as it has room for."""
+    given = seconds, held, moved, speed, [x * (1 - 1e-9) for x in room], beta
+    if card_by_card(seconds, held, moved, speed, room, beta) is None:
+        return None
+    return card_by_card(*given)
+
+
+@wrong("raises")
+def a_misspelt_call(seconds, held, moved, speed, room, beta):
+    """It raises in every case, and says nothing of empty parts or of None."""
+    return card_by_card(seconds, held, moved, speed, room, beta, 3)
+
+
+@wrong("not best")
+def the_last_value_is_sent_too(*given):
+    """What the last layer makes leaves its GPU, and costs something."""
+    L, beta, moved = len(given[0]), given[5], given[2]
+    return forwards(*given, more=lambda a, b: beta * moved[-1] * (a < b == L))
+
+
+@wrong("not best")
+def the_input_comes_in(*given):
+    """`moved[a - 1]` is that of the last layer where a is 0."""
+    beta, moved = given[5], given[2]
+    return forwards(*given, more=lambda a, b: beta * moved[-1] * (a == 0 < b))

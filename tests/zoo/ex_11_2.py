@@ -25,26 +25,33 @@ def place():
     return dist.get_rank(), dist.get_world_size() - 1
 
 
-@right
-def leaf_by_leaf(part, widths, batches, targets, lr):
+def mended(part, widths, batches, targets, lr, ones=False, clear=True, ask=True,
+           leaf=lambda part: True, zeros=False):  # fmt: skip
+    """The loop, with one thing that may be otherwise."""
     r, last = place()
     for x, y in zip(batches, targets, strict=True):
         rows = len(x)
         if r > 0:
-            x = came(rows, widths[r], r - 1).requires_grad_()
+            x = came(rows, widths[r], r - 1).requires_grad_(leaf(part))
         out = part(x)
+        end, gradient = (out - y).square().sum() / rows if r == last else out, None
         if r < last:
             dist.send(out.detach(), r + 1)
             gradient = came(rows, widths[r + 1], r + 1)
-        else:
-            loss, gradient = (out - y).square().sum() / rows, None
-        end = out if r < last else loss
-        if end.requires_grad:
+            gradient = torch.ones_like(gradient) if ones else gradient
+        if end.requires_grad or not ask:
             end.backward(gradient)
         if r > 0:
-            dist.send(x.grad, r - 1)
-        steps(part, lr)
+            dist.send(
+                torch.zeros_like(x) if zeros and x.grad is None else x.grad, r - 1
+            )
+        steps(part, lr, clear)
     return list(part.parameters())
+
+
+@right
+def leaf_by_leaf(part, widths, batches, targets, lr):
+    return mended(part, widths, batches, targets, lr)
 
 
 class Cross(torch.autograd.Function):
@@ -121,42 +128,8 @@ def as_it_was(part, widths, batches, targets, lr):
 
 
 @wrong("no leaf")
-def forgets_the_leaf(part, widths, batches, targets, lr):
-    r, last = place()
-    for x, y in zip(batches, targets, strict=True):
-        rows = len(x)
-        if r > 0:
-            x = came(rows, widths[r], r - 1)
-        out = part(x)
-        if r < last:
-            dist.send(out.detach(), r + 1)
-            out.backward(came(rows, widths[r + 1], r + 1))
-        else:
-            ((out - y).square().sum() / rows).backward()
-        if r > 0:
-            dist.send(x.grad.contiguous(), r - 1)
-        steps(part, lr)
-    return list(part.parameters())
-
-
-def mended(part, widths, batches, targets, lr, ones=False, clear=True, ask=True):
-    r, last = place()
-    for x, y in zip(batches, targets, strict=True):
-        rows = len(x)
-        if r > 0:
-            x = came(rows, widths[r], r - 1).requires_grad_()
-        out = part(x)
-        end, gradient = (out - y).square().sum() / rows if r == last else out, None
-        if r < last:
-            dist.send(out.detach(), r + 1)
-            gradient = came(rows, widths[r + 1], r + 1)
-            gradient = torch.ones_like(gradient) if ones else gradient
-        if end.requires_grad or not ask:
-            end.backward(gradient)
-        if r > 0:
-            dist.send(x.grad, r - 1)
-        steps(part, lr, clear)
-    return list(part.parameters())
+def forgets_the_leaf(*given):
+    return mended(*given, leaf=lambda part: False, ask=False)
 
 
 @wrong("ones")
@@ -209,3 +182,10 @@ def tells_the_shape_each_time(part, widths, batches, targets, lr):
     if r < last:
         dist.send(note, r + 1)
     return mended(part, widths, batches, targets, lr)
+
+
+@wrong("frozen")
+def zeros_from_a_frozen_part(*given):
+    """All learn where no rank is frozen, so nothing is said of the last rank."""
+    learns = lambda part: any(p.requires_grad for p in part.parameters())
+    return mended(*given, leaf=learns, zeros=True)

@@ -26,7 +26,7 @@ def sent(items, moved, side_by_side=False):
 
 def follow(
     forward, backward, needs, moved, cut, *, reader=min, queue=True, chain=False,
-    wait_all=False, late=False, early=False, back=True,
+    wait_all=False, late=False, early=False, back=True, bare=False,
 ):  # fmt: skip
     readers = readers_of(needs, cut)
     if chain:
@@ -48,7 +48,7 @@ def follow(
     up = [(clock if late else complete[reader(readers[v])], v) for v in order]
     home = sent(up, moved, not queue)
     begin = home[cut - 1] if early else max(home.values())
-    return max(begin, clock) + sum(backward[:cut])
+    return (begin if bare else max(begin, clock)) + sum(backward[:cut])
 
 
 @right
@@ -119,6 +119,16 @@ def the_first_gradient_that_comes(forward, backward, needs, moved, cut):
     return follow(forward, backward, needs, moved, cut, reader=max)
 
 
+@wrong("last reader")
+def the_first_gradient_and_no_look_at_rank_1(forward, backward, needs, moved, cut):
+    return follow(forward, backward, needs, moved, cut, reader=max, bare=True)
+
+
+@wrong("early")
+def the_last_layers_gradient_and_no_more(forward, backward, needs, moved, cut):
+    return follow(forward, backward, needs, moved, cut, early=True, bare=True)
+
+
 @wrong("early")
 def begins_with_the_last_layers_gradient(forward, backward, needs, moved, cut):
     return follow(forward, backward, needs, moved, cut, early=True)
@@ -127,3 +137,8 @@ def begins_with_the_last_layers_gradient(forward, backward, needs, moved, cut):
 @wrong("no number")
 def both_ranks(forward, backward, needs, moved, cut):
     return [follow(forward, backward, needs, moved, cut)]
+
+
+@wrong("wrong")
+def backward_is_twice_forward(forward, backward, needs, moved, cut):
+    return follow(forward, [2 * t for t in forward], needs, moved, cut)

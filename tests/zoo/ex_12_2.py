@@ -114,3 +114,12 @@ def with_the_chapters_layer(x, weights, down, bias):
         layer.weight = nn.Parameter(half.detach().clone())
     gate, up = (ColumnParallel(layer) for layer in layers)
     return Add.apply((F.silu(gate(x)) * up(x)) @ own_part(down, 1).T) + bias
+
+
+@wrong("wrong")
+def without_bias(x, weights, down, bias):
+    """The bias has no gradient because it is not used; y is wrong, too."""
+    gate, up = gates_and_ups(weights)
+    x = Enter.apply(x)
+    hidden = F.silu(x @ gate.T) * (x @ up.T)
+    return Add.apply(hidden @ own_part(down, 1).T)

@@ -78,6 +78,34 @@ def only_zeros(x, up, down, bias, p, draw):
     return y * (draw(1, y.shape) >= p)
 
 
+@wrong("not scaled")
+def scales_only_at_the_end(x, up, down, bias, p, draw):
+    h = hidden(x, up)
+    y = Add.apply((h * (own_noise(h, draw) >= p)) @ down.T) + bias
+    return drop(y, p, draw(1, y.shape))
+
+
+@wrong("not scaled")
+def multiplies_by_what_is_kept(x, up, down, bias, p, draw):
+    h = hidden(x, up)
+    y = Add.apply(drop(h, p, own_noise(h, draw)) @ down.T) + bias
+    return y * (draw(1, y.shape) >= p) * (1 - p)
+
+
+@wrong("another pattern")
+def nothing_is_dropped_in_the_middle(x, up, down, bias, p, draw):
+    y = Add.apply(hidden(x, up) @ down.T) + bias
+    return drop(y, p, draw(1, y.shape))
+
+
+@wrong("wrong")
+def takes_the_bias_away(x, up, down, bias, p, draw):
+    """It has nothing to do with dropout."""
+    h = hidden(x, up)
+    y = Add.apply(drop(h, p, own_noise(h, draw)) @ down.T) - bias
+    return drop(y, p, draw(1, y.shape))
+
+
 @wrong("another pattern")
 def a_seed_per_rank(x, up, down, bias, p, draw):
     """Different on all ranks, and not what one device drops."""
@@ -107,3 +135,36 @@ def never_entered(x, up, down, bias, p, draw):
 def computed_without_gradients(x, up, down, bias, p, draw):
     with torch.no_grad():
         return own_part_of_the_mask(x, up, down, bias, p, draw)
+
+
+@wrong("at p")
+def more_than_p(x, up, down, bias, p, draw):
+    """What is p exactly is dropped, and should be kept."""
+    h = hidden(x, up)
+    h = h * (own_noise(h, draw) > p) / (1 - p)
+    y = Add.apply(h @ down.T) + bias
+    return y * (draw(1, y.shape) > p) / (1 - p)
+
+
+@wrong("at p")
+def more_than_p_at_the_end(x, up, down, bias, p, draw):
+    h = hidden(x, up)
+    y = Add.apply(drop(h, p, own_noise(h, draw)) @ down.T) + bias
+    return y * (draw(1, y.shape) > p) / (1 - p)
+
+
+@wrong("wrong")
+def masks_in_float32(x, up, down, bias, p, draw):
+    """The right pattern, and 1 / (1 - p) to seven digits."""
+    h = hidden(x, up)
+    h = h * ((own_noise(h, draw) >= p) / (1 - p))
+    y = Add.apply(h @ down.T) + bias
+    return y * ((draw(1, y.shape) >= p) / (1 - p))
+
+
+@wrong("pattern")
+def sums_nothing(x, up, down, bias, p, draw):
+    """The ranks differ, but not in what they drop."""
+    h = hidden(x, up)
+    y = drop(h, p, own_noise(h, draw)) @ down.T + bias
+    return drop(y, p, draw(1, y.shape))

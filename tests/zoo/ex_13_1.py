@@ -129,3 +129,28 @@ def takes_what_is_there(p, m, limit):
 
 def _is_there(action, p, ends, slot):
     return all(ends.get(need, slot + 1) <= slot for need in needs(action, p))
+
+
+@wrong("still idle")
+def too_early_where_the_budget_is_that_of_1f1b(p, m, limit):
+    """The forwards ahead are right, and more do not fit; a W comes too early."""
+    warm = [warm_of(p, m, limit, r) for r in range(p)]
+    early = limit == p >= 3
+    return shaped(
+        p, m, lambda r: warm[r], lambda r: max(0, limit - 1 - warm[r] - early)
+    )
+
+
+@wrong("still idle")
+def puts_off_more_than_there_is(p, m, limit):
+    """Where the budget is larger than m, W waits although no forward is left."""
+    rows = []
+    for r in range(p):
+        warm = warm_of(p, m, limit, r)
+        late = limit - 1 - warm
+        order = [f"{r}F{i}" for i in range(warm)]
+        for i in range(m):
+            order += [f"{r}F{warm + i}"] * (warm + i < m) + [f"{r}B{i}"]
+            order += [f"{r}W{i - late}"] * (i >= late)
+        rows.append(" ".join(order + [f"{r}W{i}" for i in range(max(m - late, 0), m)]))
+    return "\n".join(rows)

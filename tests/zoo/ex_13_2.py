@@ -196,3 +196,50 @@ def the_chapters_pipeline(schedule, modules, xs):
 def only_the_first_stage(schedule, modules, xs):
     found = with_tags(schedule, modules, xs, tag_of)
     return dict(list(found.items())[:1])
+
+
+@right
+def a_tuple_of_gradients(schedule, modules, xs):
+    found = with_tags(schedule, modules, xs, tag_of)
+    return {s: tuple(gradients) for s, gradients in reversed(found.items())}
+
+
+@wrong("wrong")
+def half_of_the_gradient(schedule, modules, xs):
+    """It is wrong where orders cross, too, but not for that reason."""
+    found = with_tags(schedule, modules, xs, tag_of)
+    return {s: [x / 2 for x in gradients] for s, gradients in found.items()}
+
+
+@wrong("missing")
+def the_sum_of_each_stage(schedule, modules, xs):
+    found = with_tags(schedule, modules, xs, tag_of)
+    return {s: gradients[0] for s, gradients in found.items()}
+
+
+@wrong("hangs")
+def sends_forward_and_waits(schedule, modules, xs):
+    """Only gradients are on their way while the rank goes on."""
+    works = []
+
+    def send(tensor, dst, needed_by):
+        works.append(dist.isend(tensor, dst, tag=tag_of(needed_by)))
+        if needed_by.kind == "F":
+            works[-1].wait()
+
+    receive = lambda t, src, action: dist.recv(t, src, tag=tag_of(action))
+    found = run_row(schedule, modules, xs, send, receive)
+    for work in works:
+        work.wait()
+    return found
+
+
+@wrong("hangs")
+def never_receives(schedule, modules, xs):
+    """A send that went on would not help: nobody takes what it sends."""
+    sends = []
+    send = lambda t, dst, by: sends.append(dist.isend(t, dst, tag=tag_of(by)))
+    found = run_row(schedule, modules, xs, send, lambda t, src, action: None)
+    for work in sends:
+        work.wait()
+    return found

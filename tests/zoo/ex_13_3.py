@@ -173,3 +173,76 @@ def asks_all_ranks(*given):
 @wrong("native collective")
 def with_torchs_own(*given):
     return trained(*given, both_ends, lambda s: of_all(s, dist.all_reduce))
+
+
+@right
+def clipped_as_torch_does(schedule, stage, batches, lr, limit):
+    """It adds 1e-6 to the norm."""
+    norm_of = lambda stage: of_all(stage) + 1e-6
+    return tuple(trained(schedule, stage, batches, lr, limit, both_ends, norm_of))
+
+
+@wrong("left out")
+def the_last_rank_counts_nothing(*given):
+    """With one rank the last rank is the first one, and has the only weight."""
+
+    def norm_of(stage):
+        n, r = dist.get_world_size(), dist.get_rank()
+        square = own(stage) if r < n - 1 else torch.zeros(1, dtype=torch.float64)
+        ring_allreduce(square)
+        return square.sqrt().clamp(min=1e-9)
+
+    return trained(*given, both_ends, norm_of)
+
+
+@wrong("other bits")
+def subtracts_the_two_uses_one_by_one(schedule, stage, batches, lr, limit):
+    """Each end begins with its own gradient."""
+    mine = torch.zeros(1)
+
+    def add_up(stage):
+        nonlocal mine
+        if dist.get_world_size() > 1 and hasattr(stage, "w"):
+            mine = stage.w.grad.clone()
+        both_ends(stage)
+
+    def norm_of(stage):
+        norm = of_all(stage)
+        if dist.get_world_size() > 1 and hasattr(stage, "w"):
+            stage.w.data -= lr * min(1.0, limit / norm.item()) * mine
+            stage.w.grad -= mine
+        return norm
+
+    return trained(schedule, stage, batches, lr, limit, add_up, norm_of)
+
+
+@wrong("wrong")
+def the_last_rank_has_another_norm(*given):
+    """The gradients are right, so no hint is about them."""
+
+    def norm_of(stage):
+        n, r = dist.get_world_size(), dist.get_rank()
+        norm = of_all(stage)
+        return norm * 1.5 if 0 < r == n - 1 else norm
+
+    return trained(*given, both_ends, norm_of)
+
+
+@right
+def returns_the_parameters_themselves(schedule, stage, *given):
+    trained(schedule, stage, *given, both_ends, of_all)
+    return list(stage.parameters())
+
+
+@wrong("own norm")
+def counts_once_and_adds_nothing_up(*given):
+    """The last rank counts nothing, and no rank hears of the others."""
+    alone = lambda square: None
+    norm_of = lambda stage: of_all(stage, alone).clamp(min=1e-9)
+    return trained(*given, both_ends, norm_of)
+
+
+@wrong("wrong")
+def a_square_below_zero(*given):
+    """NaN everywhere is no difference between the copies."""
+    return trained(*given, both_ends, lambda stage: (-own(stage)).sqrt())

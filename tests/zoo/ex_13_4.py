@@ -118,3 +118,40 @@ def adds_up(text, steps, F, B, W, comm, kept, late):
     bubble, _ = a_longer_text(text, steps, F, B, W, comm, kept, late)
     rows = parse(text).ranks
     return bubble, [sum(kept[a.stage] for a in row if a.kind == "F") for row in rows]
+
+
+@right
+def rounded_to_six_digits(text, steps, F, B, W, comm, kept, late):
+    bubble = bubble_of(text, steps, F, B, W, comm)
+    return [round(bubble, 6), tuple(bytes_of(text, kept, late))]
+
+
+@wrong("wrong")
+def rounded_to_three_digits(text, steps, F, B, W, comm, kept, late):
+    bubble = bubble_of(text, steps, F, B, W, comm)
+    return round(bubble, 3), bytes_of(text, kept, late)
+
+
+@wrong("B alone")
+def works_without_the_weights(text, steps, F, B, W, comm, kept, late):
+    """The time is right, and a B that is not split works less than it takes."""
+    sim, schedule = simulate(repeated(text, steps), F, B, W, comm), parse(text)
+    cost = {"F": F, "B": B, "W": W}
+    work = steps * sum(cost[a.kind][a.stage] for a in schedule.every)
+    return 1 - work / schedule.p / sim.elapsed, bytes_of(text, kept, late)
+
+
+@wrong("one step")
+def one_step_and_bytes_that_stay(text, steps, F, B, W, comm, kept, late):
+    """Both parts are wrong."""
+    return bubble_of(text, 1, F, B, W, comm), adds_up(
+        text, steps, F, B, W, comm, kept, late
+    )[1]
+
+
+@wrong("all until W")
+def all_until_w_where_messages_are_free_anyway(text, steps, F, B, W, comm, kept, late):
+    """Nothing is wrong with the bubble, so no hint is about it."""
+    if comm:
+        return a_longer_text(text, steps, F, B, W, comm, kept, late)
+    return frees_all_after_w(text, steps, F, B, W, comm, kept, late)

@@ -1,21 +1,14 @@
 """All-reduces to be judged in exercise 06.5: right ones, and wrong ones by their fault.
 
-A wrong one is a right one with a fault put in.  All of them look alike from outside.
+All of them look alike from outside.
 """
 
-import functools
+from functools import partial
 
 import torch
 import torch.distributed as dist
 
-from ...allreduce import (
-    direct_allreduce,
-    halving_doubling_allreduce,
-    naive_allreduce,
-    recursive_doubling_allreduce,
-    ring_allreduce,
-    segmented_ring_allreduce,
-)
+from ... import allreduce as family
 from ...scatter import all_gather, all_to_all, flat_broadcast, flat_reduce
 
 
@@ -31,231 +24,138 @@ def disguised(body, *arguments):
 # Right: 2(n-1)/n S bytes from each rank, rounded up to whole chunks
 
 
-def _native(x, group):
-    dist.all_reduce(x, group=group)
-
-
-def _in_pieces(x, group):
-    segmented_ring_allreduce(x, group, segment=2)
-
-
-def _owner_by_owner(x, group):
+def owner_by_owner(x, group):
     """Chunk i is reduced to rank i and sent to all from there, one after the other."""
     for i, chunk in enumerate(x.tensor_split(dist.get_world_size(group))):
         flat_reduce(chunk, i, group)
         flat_broadcast(chunk, i, group)
 
 
-def _all_owners_at_once(x, group):
+def all_owners_at_once(x, group):
     """Everyone gives chunk i to rank i, which adds them and gives the sum to all."""
     chunks = list(x.tensor_split(dist.get_world_size(group)))
-    mine = chunks[dist.get_rank(group)]
-    terms = [torch.empty_like(mine) for _ in chunks]
+    terms = [torch.empty_like(chunks[dist.get_rank(group)]) for _ in chunks]
     all_to_all(terms, chunks, group)
     all_gather(chunks, sum(terms), group)
 
 
-def _by_halves(x, group):
+def by_halves(x, group):
     """Halving and doubling for powers of two, else a ring."""
     n = dist.get_world_size(group)
-    way = ring_allreduce if n & (n - 1) else halving_doubling_allreduce
+    way = family.ring_allreduce if n & (n - 1) else family.halving_doubling_allreduce
     way(x, group)
+
+
+def in_equal_chunks(x, group, more=0):
+    """A ring whose last chunk is filled up: it sends all that is allowed, or more."""
+    n, r = dist.get_world_size(group), dist.get_rank(group)
+    filled = torch.cat([x, x.new_zeros(-len(x) % n)])
+    family.ring_allreduce(filled, group)
+    x.copy_(filled[: len(x)])
+    for _ in range(more if n > 1 else 0):
+        chunk = filled[: len(filled) // n]
+        work = dist.isend(chunk, group=group, group_dst=(r + 1) % n)
+        dist.recv(torch.empty_like(chunk), group=group, group_src=(r - 1) % n)
+        work.wait()
 
 
 RIGHT = {  # what it does: the function
-    "is right, the ring": ring_allreduce,
-    "is right, the ring in small pieces": _in_pieces,
-    "is right, torch's own": _native,
-    "is right, one owner of a chunk after the other": _owner_by_owner,
-    "is right, all owners of chunks at once": _all_owners_at_once,
-    "is right, halving and doubling where n is a power of two": _by_halves,
+    "the ring": family.ring_allreduce,
+    "the ring in small pieces": partial(family.segmented_ring_allreduce, segment=2),
+    "torch's own": lambda x, group: dist.all_reduce(x, group=group),
+    "one owner of a chunk after the other": owner_by_owner,
+    "all owners of chunks at once": all_owners_at_once,
+    "halving and doubling where n is a power of two": by_halves,
 }
 
 
-# Wrong: `base` is a right one
+# Wrong
 
 
-def _zero_beyond_power_of_two(base, x, group):
-    n, r = dist.get_world_size(group), dist.get_rank(group)
-    if r >= 2 ** (n.bit_length() - 1):
-        x.zero_()
-    base(x, group)
+COUNTED = {  # slip: (r, n) -> is what rank r of n has in the sum?
+    "rank 0 everywhere": lambda r, n: r == 0,
+    "without the last": lambda r, n: n == 1 or r < n - 1,
+    "powers of two": lambda r, n: r < 2 ** (n.bit_length() - 1),
+}
 
 
-def _head_only(base, x, group):
-    n = dist.get_world_size(group)
-    base(x[: len(x) // n * n], group)
-
-
-def _on_rank_0_only(base, x, group):
-    before = x.clone()
-    base(x, group)
-    if dist.get_rank(group) > 0:
-        x.copy_(before)
-
-
-def _returns_the_sum(base, x, group):
-    total = x.clone()
-    base(total, group)
-    return total
-
-
-def _keeps_the_sum(base, x, group):
-    x = x.clone()
-    base(x, group)
-
-
-def _average(base, x, group):
-    base(x, group)
-    x.copy_(x / dist.get_world_size(group))
-
-
-def _gives_it_back(base, x, group):
-    base(x, group)
-    return x
-
-
-def _rank_0_everywhere(base, x, group):
-    if dist.get_rank(group) > 0:
-        x.zero_()
-    base(x, group)
-
-
-def _without_the_last(base, x, group):
-    n = dist.get_world_size(group)
-    if n > 1 and dist.get_rank(group) == n - 1:
-        x.zero_()
-    base(x, group)
-
-
-def _own_times_n(base, x, group):
-    x *= dist.get_world_size(group)
-
-
-def _in_single_precision(base, x, group):
-    y = x.float()
-    base(y, group)
-    x.copy_(y)
-
-
-def _not_when_small(base, x, group):
-    if len(x) >= dist.get_world_size(group):
-        base(x, group)
-
-
-def _refuses_when_small(base, x, group):
-    if 0 < len(x) < dist.get_world_size(group):
+def slipped(slip, base, x, group):
+    """What this slip makes of `base`, a right one."""
+    n, r, y = dist.get_world_size(group), dist.get_rank(group), x.clone()
+    odd = n > 1 and n % 2
+    if slip in COUNTED:
+        x *= COUNTED[slip](r, n)
+    if slip == "raises if few" and 0 < len(x) < n:
         raise ValueError("fewer elements than ranks")
-    base(x, group)
-
-
-def _whole_ring(base, x, group):
-    n, r = dist.get_world_size(group), dist.get_rank(group)
-    mine = x.clone()
-    for _ in range(n - 1):
-        incoming = torch.empty_like(x)
-        sending = dist.isend(mine, group=group, group_dst=(r + 1) % n)
-        dist.recv(incoming, group=group, group_src=(r - 1) % n)
-        sending.wait()
-        x += incoming
-        mine = incoming
-
-
-def _other(way, base, x, group):
-    way(x, group)
-
-
-def _odd_ranks_knot(base, x, group):
-    n, r = dist.get_world_size(group), dist.get_rank(group)
-    if n > 1 and n % 2:
+    if slip == "knot of odd ranks" and odd:
         dist.send(x, group=group, group_dst=(r + 1) % n)
-        dist.recv(torch.empty_like(x), group=group, group_src=(r - 1) % n)
-    base(x, group)
+        dist.recv(y, group=group, group_src=(r - 1) % n)
+    match slip:
+        case "own times n":
+            x *= n
+        case "tail":
+            base(x[: len(x) // n * n], group)
+        case "returns another" | "forgets another":
+            base(y, group)
+        case "integers":
+            base(y := x.float(), group)
+            x.copy_(y)
+        case "nothing if few" if len(x) < n:
+            pass
+        case "the odd one leaves" if odd and r == n - 1:
+            pass
+        case _:
+            base(x, group)
+    if slip == "rank 0" and r > 0:
+        x.copy_(y)
+    if slip == "average":
+        x.copy_(x / n)
+    return {"returns": x, "returns another": y}.get(slip)
 
 
-def _odd_one_leaves(base, x, group):
-    n = dist.get_world_size(group)
-    if not (n > 1 and n % 2 and dist.get_rank(group) == n - 1):
-        base(x, group)
+def by_the_last(x, group):
+    """Only the last rank sends too much; the sum over ranks is that of a ring."""
+    hub = dist.get_world_size(group) - 1
+    flat_reduce(x, hub, group)
+    flat_broadcast(x, hub, group)
 
 
-_WASTEFUL = [naive_allreduce, direct_allreduce, recursive_doubling_allreduce]
-
-FAULTS = {  # fault: (what such an all-reduce does, how one finds out, its forms)
-    "equal but wrong": (
-        "gives all ranks the same numbers, but not the sum",
-        "Compare with the sum, computed in one process.",
-        [_rank_0_everywhere, _without_the_last],
-    ),
-    "powers of two": (
-        "is right only where the number of ranks is a power of two",
-        "Try 3 and 5 ranks.",
-        [_zero_beyond_power_of_two],
-    ),
-    "tail": (
-        "is right only where the number of ranks divides the size",
-        "Try sizes that n does not divide.",
-        [_head_only],
-    ),
-    "rank 0": (
-        "is right on rank 0 only",
-        "Compare the tensor of every rank.",
-        [_on_rank_0_only],
-    ),
-    "rebinding": (
-        "leaves the tensor as it was; the sum is in another one",
-        "Compare the tensor that went in, whatever comes back.",
-        [_returns_the_sum, _keeps_the_sum],
-    ),
-    "returns": (
-        "is right in place, and returns the tensor as well",
-        "An all-reduce returns None.",
-        [_gives_it_back],
-    ),
-    "average": (
-        "gives the average, not the sum",
-        "Compare with the sum, without a factor.",
-        [_average],
-    ),
-    "own times n": (
-        "multiplies by n, and never asks the others",
-        "Give every rank other numbers.",
-        [_own_times_n],
-    ),
-    "integers": (
-        "adds in single precision, so large integers are rounded",
-        "Try integers that need more than 24 binary digits.",
-        [_in_single_precision],
-    ),
-    "few elements": (
-        "fails where there are fewer elements than ranks",
-        "Try one element on several ranks.",
-        [_not_when_small, _refuses_when_small],
-    ),
-    "bytes": (
-        "has the right sum, but some rank sends more than its share",
-        "See Run.bytes_sent, with more than two ranks.",
-        [_whole_ring, *(functools.partial(_other, way) for way in _WASTEFUL)],
-    ),
-    "deadlock": (
-        "hangs where the number of ranks is odd",
-        "Try an odd number of ranks, and catch d2lpar.RankError.",
-        [_odd_ranks_knot, _odd_one_leaves],
-    ),
+FAULTS = {  # fault: the slips that lead to it, or all-reduces that have it
+    "equal but wrong": ["rank 0 everywhere", "without the last"],
+    "powers of two": ["powers of two"],
+    "tail": ["tail"],
+    "rank 0": ["rank 0"],
+    "rebinding": ["returns another", "forgets another"],
+    "returns": ["returns"],
+    "average": ["average"],
+    "own times n": ["own times n"],
+    "integers": ["integers"],
+    "few elements": ["nothing if few", "raises if few"],
+    "bytes": [
+        family.tree_allreduce,
+        family.naive_allreduce,
+        family.direct_allreduce,
+        family.recursive_doubling_allreduce,
+    ],
+    "deadlock": ["knot of odd ranks", "the odd one leaves"],
 }
 
 
 def draw(rng):
-    """[(all-reduce, its fault or None, what it does)]: 3 right ones, 17 wrong ones.
+    """[(all-reduce, what it is in RIGHT or FAULTS)]: 3 right ones, 19 wrong ones.
 
     Every fault is there, in two forms at most.  The generator decides which right
-    ones there are, where a fault is put in, and the order.
+    ones there are, where a fault is put in, and the order; two are always the last.
     """
     ways = list(RIGHT.values())
-    names = [list(RIGHT)[i] for i in rng.permutation(len(RIGHT))[:3]]
-    found = [(disguised(RIGHT[what]), None, what) for what in names]
-    for fault, (what, _, forms) in FAULTS.items():
+    names = [list(RIGHT)[i] for i in rng.permutation(len(RIGHT))[:2]]
+    found = [(disguised(RIGHT[name]), name) for name in names]
+    found.append((disguised(in_equal_chunks), "a ring of equal chunks"))
+    for fault, forms in FAULTS.items():
         for i in rng.permutation(len(forms))[:2]:
-            base = ways[rng.integers(len(ways))]
-            found.append((disguised(forms[i], base), fault, what))
-    return [found[i] for i in rng.permutation(len(found))]
+            base, form = ways[rng.integers(len(ways))], forms[i]
+            body = (form,) if callable(form) else (slipped, form, base)
+            found.append((disguised(*body), fault))
+    order = rng.permutation(len(found))
+    last = by_the_last, partial(in_equal_chunks, more=1)
+    return [found[i] for i in order] + [(disguised(body), "bytes") for body in last]

@@ -1,12 +1,10 @@
-"""Rows of `d2lpar bench`: our FSDP against PyTorch's `fully_shard`.
+"""Our FSDP against PyTorch's `fully_shard`, in time and in memory.
 
-Same model, same ranks, same optimizer.  For time they take turns in one run.  For
-memory each has a run of its own: a process does not give back all that it had.
+Same model, same ranks, same optimizer.  For memory each has a run of its own: a process
+does not give back all that it had.
 """
 
 import re
-import statistics
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -14,45 +12,12 @@ import torch.distributed as dist
 from torch import nn
 
 from ... import sharding
-from ...show.units import show_seconds
 from ...world import launch
-from .bench import MB, ON_CPU, colour, durations, new_table, ratio, take_turns
+from .race import ON_CPU, LineUp, Race, new_table
 
 OURS, TORCHS = "FSDP", "fully_shard"
-SHAPES = {"quick": (512, 6, 64), "usual": (2048, 8, 64)}  # width, layers, rows
-
-
-def plan(ranks=None, quick=False):
-    """A list of (name, function that returns figures), as of `bench.plan`."""
-    numbers = sorted({int(n) for n in re.findall(r"\d+", ranks or "2")})
-    shape = SHAPES["quick" if quick else "usual"]
-    seconds = 0.8 if quick else 20.0
-    return [
-        (f"sharded training, {n} ranks", partial(compare, n, shape, seconds))
-        for n in numbers
-    ]
-
-
-def compare(n, shape, seconds):
-    """Both trainers on n ranks: seconds of a step, and peak resident memory."""
-    at = {"world_size": n, **ON_CPU}
-    times = durations(launch.run(_race, shape, seconds, **at).results)
-    rows = []
-    for name, each in times.items():
-        memory = launch.run(_peak, name, shape, **at).results
-        rows.append(
-            {
-                "ranks": n,
-                "trainer": name,
-                "parameters": shape[1] * (shape[0] + 1) * shape[0],
-                "seconds": statistics.median(each),
-                "ratio": ratio(times[TORCHS], each),
-                "rounds": len(each),
-                "peak": max(peak for peak, _ in memory),
-                "grown": max(grown for _, grown in memory),
-            }
-        )
-    return {"sharding": rows}
+SHAPES = {"6 layers of 512": (512, 6, 64), "8 layers of 2048": (2048, 8, 64)}
+MB = 2**20
 
 
 def make_net(width, layers):
@@ -104,18 +69,32 @@ def torchs_step(shape):
 TRAINERS = {TORCHS: torchs_step, OURS: our_step}
 
 
-def _race(shape, seconds):
-    losses = {name: [] for name in TRAINERS}
+def line_up(*shape):
+    """Both trainers; their losses must agree, step by step."""
+    losses, steps = {name: [] for name in TRAINERS}, {}
+    for name, make in TRAINERS.items():
+        step = make(shape)
+        steps[name] = lambda step=step, name=name: losses[name].append(step())
 
-    def program(name, step):
-        losses[name].append(step())
+    def compare():
+        gap = max(abs(a - b) for a, b in zip(*losses.values(), strict=True))
+        if gap > 1e-3 * abs(losses[TORCHS][0]):
+            raise AssertionError(f"{OURS} does not train as {TORCHS} does: {gap:g}")
 
-    programs = {name: partial(program, name, f(shape)) for name, f in TRAINERS.items()}
-    times = take_turns(programs, lambda: None, lambda name: None, seconds)
-    gap = max(abs(a - b) for a, b in zip(*losses.values(), strict=True))
-    if gap > 1e-3 * abs(losses[TORCHS][0]):
-        raise AssertionError(f"The losses of {' and '.join(losses)} differ by {gap:g}.")
-    return times
+    return LineUp(steps, compare=compare)
+
+
+RACE = Race("Sharded training", line_up, SHAPES, seconds=(20.0, 0.8))
+
+
+def memory(ranks, quick=False):
+    """Bytes of a rank: the most resident, and how much it grew from the start."""
+    rows, shape = [], list(SHAPES.values())[0 if quick else -1]
+    for name in TRAINERS:
+        found = launch.run(_peak, name, shape, world_size=ranks, **ON_CPU).results
+        peak, grown = map(max, zip(*found, strict=True))
+        rows.append({"ranks": ranks, "rival": name, "peak": peak, "grown": grown})
+    return {"memory": rows}
 
 
 def _peak(name, shape):
@@ -141,15 +120,13 @@ def resident(field):
     return int(found[1]) * 1024 if found else 0
 
 
-def tables(results):
-    """The results as rich tables."""
-    rows = results.get("sharding", ())
+def tables(rows):
+    """A rich table of memory per number of ranks."""
     for n in sorted({row["ranks"] for row in rows}):
-        heads = "a step", "times as fast", "peak memory", "of it since the start"
+        heads = "peak memory", "of it since the start"
         table = new_table(f"Sharded training on {n} Gloo ranks", "", *heads)
         for row in rows:
             if row["ranks"] == n:
-                seconds = show_seconds(float(f"{row['seconds']:.3g}"))
-                memory = [f"{row[key] / MB:,.0f} MB" for key in ("peak", "grown")]
-                table.add_row(row["trainer"], seconds, colour(row["ratio"]), *memory)
+                sizes = [f"{row[key] / MB:,.0f} MB" for key in ("peak", "grown")]
+                table.add_row(row["rival"], *sizes)
         yield table

@@ -1,14 +1,11 @@
-"""Rows of `d2lpar bench`: our tensor parallel MLP and block against DTensor's.
+"""Our tensor parallel MLP and block against DTensor's.
 
 The same weights, the same ranks, the same plan: columns, then rows, with one all-reduce
-each way.  The rivals take turns in one run, and a step is the whole of it: gradients
-cleared, forward, backward, update.  Afterwards all have the same weights.
+each way.  A step is the whole of it: gradients cleared, forward, backward, update.
 """
 
 import contextlib
 import copy
-import statistics
-from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -17,46 +14,11 @@ from torch import nn
 from ... import tensor_parallel
 from ...tensor_parallel import ParallelAttention, SelfAttention, parallel_mlp
 from ...world import launch
-from . import bench
+from .race import Race, trained
 
 TORCH, OURS = "parallelize_module", "tensor parallel"
 NATIVE = "tensor parallel, dist.all_reduce"
-MODELS = ("MLP", "block")
 HEADS, TEXTS, TOKENS = 8, 4, 64  # of attention; of a batch
-
-
-def plan(ranks=None, quick=False):
-    """A list of (name, function that returns figures), as `bench.plan` makes."""
-    widths = (256,) if quick else (256, 512, 1024)
-    found, seconds = [], 1.0 if quick else 8.0
-    for n in bench._ranks(ranks or "2"):
-        for model in MODELS:
-            for width in widths:
-                name = f"a split {model}, {n} ranks, width {width}"
-                found.append((name, partial(race, n, model, width, seconds)))
-    return found
-
-
-def race(n, model, width, seconds):
-    """Training steps of a model of this width, side by side on n ranks."""
-    options = {"world_size": n, **bench.ON_CPU}
-    run = launch.run(_race, model, width, seconds, **options)
-    times = bench.durations(run.results)
-    rows = []
-    for name, each in times.items():
-        rows.append(
-            {
-                "ranks": n,
-                "width": width,
-                "model": model,
-                "trainer": name,
-                "seconds": statistics.median(each),
-                "fastest": min(each),
-                "ratio": bench.ratio(times[TORCH], each),
-                "rounds": len(each),
-            }
-        )
-    return {"tensor_parallel": rows}
 
 
 # The models, whole
@@ -146,43 +108,34 @@ RIVALS = {TORCH: torchs, OURS: ours, NATIVE: ours}
 # Measuring
 
 
-def _race(model, width, seconds):
+def line_up(model, width):
+    """Every rival with a copy of one model."""
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(TEXTS, TOKENS, width, generator=generator)
-    first, models, programs = make(model, width), {}, {}
-    for name, split in RIVALS.items():
-        models[name] = split(copy.deepcopy(first))
-        optimizer = torch.optim.SGD(models[name].parameters(), lr=1e-3)
-        around = native_allreduce if name == NATIVE else contextlib.nullcontext
-        programs[name] = partial(_step, models[name], optimizer, x, around)
-    nothing = lambda *_: None
-    times = bench.take_turns(programs, nothing, nothing, seconds)
-    theirs = dict(models[TORCH].named_parameters())
-    for name, split in models.items():
-        for key, p in split.named_parameters():
-            if not (_near(p, theirs[key]) and _near(p.grad, theirs[key].grad)):
-                raise AssertionError(f"{name} does not train {key} as {TORCH} does.")
-    return times
+    first = make(model, width)
+    models = {name: split(copy.deepcopy(first)) for name, split in RIVALS.items()}
+    return trained(models, {name: _step(name, models[name], x) for name in models})
 
 
-def _near(a, b):
-    """This rank's parts are equal, but for rounding in single precision."""
-    a, b = (x.to_local() if hasattr(x, "to_local") else x for x in (a, b))
-    return a.shape == b.shape and (a - b).abs().max() <= 1e-3 * b.abs().max() + 1e-9
+def _step(name, model, x):
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    around = native_allreduce if name == NATIVE else contextlib.nullcontext
+
+    def step():
+        with around():
+            optimizer.zero_grad()
+            model(x.requires_grad_()).square().mean().backward()
+            optimizer.step()
+            x.grad = None
+
+    return step
 
 
-def _step(model, optimizer, x, around):
-    with around():
-        optimizer.zero_grad()
-        model(x.requires_grad_()).square().mean().backward()
-        optimizer.step()
-        x.grad = None
-
-
-def tables(results):
-    """The results as rich tables."""
-    rows = results.get("tensor_parallel", ())
-    for n, model in dict.fromkeys((row["ranks"], row["model"]) for row in rows):
-        some = [row for row in rows if (row["ranks"], row["model"]) == (n, model)]
-        title = f"A split {model} on {n} Gloo ranks: time, and how many times as fast"
-        yield bench.table_by_width(title, some, "trainer", TORCH)
+RACES = [
+    Race(
+        f"A split {model}",
+        line_up,
+        {f"width {width}": (model, width) for width in (256, 512, 1024)},
+    )
+    for model in ("MLP", "block")
+]

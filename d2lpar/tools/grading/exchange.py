@@ -19,7 +19,8 @@ import torch
 MODULES = {"world.runs", "world.played", "world.cluster", "world.ledger", "world.calls"}
 MODULES |= {
     "show.timeline",
-    "schedule",
+    "schedule.actions",
+    "schedule.simulation",
     "errors",
     "checks.judging",
     "tools.grading.exchange",

@@ -6,9 +6,14 @@ run as it is, cell by cell.  A cell that fails or does not end costs its own exe
 and a file that cannot be read costs its own row.
 """
 
+import ast
+import re
 import time
+import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from IPython.core.inputtransformer2 import TransformerManager
 
 from .. import notebooks
 from . import handins, process
@@ -16,6 +21,11 @@ from .handins import Submission, shown
 from .process import FORGED
 
 CELL = 120.0  # seconds that one cell may take
+CHECKS = re.compile(r"d2lpar\.checks(\.[\w.]+)?$")
+ASKED = (
+    "{}: code cell {} uses d2lpar.checks, which knows what is right: nothing is given "
+    "for that; d2lpar.check is for everybody"
+)
 OTHER = "it is of another assignment than the solutions: see --solutions"
 
 
@@ -79,6 +89,10 @@ def _graded(result, solutions, deadline, memory, seed):
     for step in steps:
         if step["kind"] == "check":
             result.points[step["exercise"]] = 0.0, step["points"]
+    for exercise, why in _asked_the_checks(steps).items():
+        _add(result, why)
+        result.reports[exercise] = why
+        steps = [step for step in steps if step.get("exercise") != exercise]
     secret = {str(Path(path).resolve().parent) for path in solutions} | _answers()
     left = deadline - time.monotonic()
     job = {"steps": steps, "seed": seed, "cell": min(CELL, left), "memory": memory}
@@ -149,6 +163,43 @@ def steps_of(submitted, solutions):
         elif source.strip():
             steps.append({"kind": "run", "cell": number, "source": source})
     return master.stem, steps + list(checks.values())
+
+
+def _asked_the_checks(steps):
+    """{exercise: why it gets nothing}: a cell before its check uses d2lpar.checks."""
+    refused, cells = {}, []
+    for step in steps:
+        if step["kind"] == "run" and _uses_checks(step["source"]):
+            cells.append(step["cell"])
+        elif step["kind"] == "check" and cells:
+            refused[step["exercise"]] = ASKED.format(step["exercise"], cells[0])
+            cells = []
+    return refused
+
+
+def _uses_checks(source):
+    """Does it name d2lpar.checks, as a module, an attribute or a text?"""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of odd escapes in a text
+            nodes = list(
+                ast.walk(ast.parse(TransformerManager().transform_cell(source)))
+            )
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False  # it does not run either
+    names, ours = [], {"d2lpar"}
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+            ours |= {a.asname for a in node.names if a.name == "d2lpar"}
+        elif isinstance(node, ast.ImportFrom):
+            names += [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Constant):
+            names.append(node.value)
+    for node in nodes:
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            names += [f"d2lpar.{node.attr}"] * (node.value.id in ours)
+    return any(isinstance(name, str) and CHECKS.match(name) for name in names)
 
 
 def _book(path):

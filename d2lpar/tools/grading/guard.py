@@ -1,13 +1,21 @@
 """What Python itself refuses to code that is graded, in the runner and in its ranks.
 
 Python tells a hook of files, programs and frames that code asks for, in every thread.
-It does not tell of what C code does by itself, such as `torch.save` to a path: where
-`bubblewrap` works, the system refuses that.  This is no sandbox of its own.
+It does not tell of what C code does by itself: `torch.save` to a path is asked here,
+and where `bubblewrap` works, the system refuses the rest.  This is no sandbox.
 """
 
+import functools
 import os
 import sys
 import threading
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from ...checks.guard import written_elsewhere
+from ...world.torch_private import replace_file_writer
 
 PROGRAMS = {"subprocess.Popen", "os.system", "os.exec", "os.spawn", "os.posix_spawn"}
 PROGRAMS |= {"os.fork", "os.forkpty", "pty.spawn"}
@@ -19,10 +27,17 @@ LOOKS = {"sys._getframe", "sys._current_frames"}
 LOOKS |= {"gc.get_objects", "gc.get_referrers", "gc.get_referents"}
 SOCKETS = {"socket.connect", "socket.bind"}
 ENDS = {"os.kill", "os.killpg"}
-WATCHED = PROGRAMS | set(CHANGES) | LOOKS | SOCKETS | ENDS | {"open"}
+# Code that says itself which file it is of; where the name is among the arguments.
+DISGUISES = {"compile": 1, "code.__new__": 1, "marshal.loads": None}
+WATCHED = PROGRAMS | set(CHANGES) | LOOKS | SOCKETS | ENDS | set(DISGUISES) | {"open"}
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 # Where nothing remains; memory and pipes of ranks are in /proc.
-OPEN_TO_ALL = ("/dev/null", "/dev/shm/", "/dev/tty", "/proc/", "/memfd:")
+OPEN_TO_ALL = ("/dev/null", "/dev/tty", "/proc/", "/memfd:")
+COMMON = ("/dev/shm/",)  # for cells; while an answer is checked it would be a message
+PACKAGE = Path(__file__).resolve().parents[2]
+TRUTHS = str(PACKAGE / "checks" / "rubrics") + os.sep
+PEERS = (str(PACKAGE) + os.sep, os.path.dirname(torch.__file__) + os.sep)
+IMPORTS = "<frozen importlib"
 
 
 class Watch:
@@ -39,6 +54,7 @@ class Watch:
         self.secret = tuple(os.path.realpath(folder) + os.sep for folder in secret)
         self.asking = threading.local()  # its own questions are audited, too
         sys.addaudithook(self)
+        _ask_for_files(self)
 
     def for_a_rank(self):
         """(what to call, its arguments): a rank's process has the same guard."""
@@ -63,8 +79,20 @@ class Watch:
             raise PermissionError("a submission starts no programs")
         elif event in ENDS and args[0] in (self.judge, os.getppid(), 0, -1):
             raise PermissionError("a submission ends no other process")
+        elif event in DISGUISES:
+            self._disguise(args, DISGUISES[event])
         elif self.checking:
             self._while_checking(event)
+
+    def _disguise(self, args, index):
+        """Code of the course's and torch's files is trusted: nobody else writes it."""
+        name = args[index] if index is not None else torch.__file__
+        if isinstance(name, bytes):
+            name = os.fsdecode(name)
+        if not isinstance(name, str) or name.startswith("<") or written_elsewhere(name):
+            return
+        if not _asking().startswith((*PEERS, IMPORTS)) and _of_submission():
+            raise PermissionError("a submission's code is under its own name")
 
     def _file(self, path, flags):
         if not isinstance(path, str | bytes | os.PathLike):
@@ -75,10 +103,15 @@ class Watch:
             raise PermissionError("a submission does not read solutions")
         if self._of_a_stranger(named) or self._of_a_stranger(path):
             raise PermissionError("a submission looks at no other process")
+        if path.startswith(TRUTHS) and _of_submission():
+            raise PermissionError("a submission does not read the checks")
         if flags & WRITING and not path.startswith(OPEN_TO_ALL):
             if self.checking and _of_submission():
-                raise PermissionError("an answer writes no files")
-            if not (path + os.sep).startswith(self.work + os.sep):
+                raise PermissionError(
+                    f"an answer writes no files, and this one would write {named}: "
+                    "keep it in variables, and send messages with torch.distributed"
+                )
+            if not (path + os.sep).startswith((self.work + os.sep, *COMMON)):
                 raise PermissionError("a submission writes into its own folder only")
 
     def _of_a_stranger(self, path):
@@ -100,19 +133,64 @@ class Watch:
     def _while_checking(self, event):
         if event in SOCKETS and _of_submission():
             raise PermissionError("an answer opens no connections")
-        if event in LOOKS and _is_cell(sys._getframe(3)):
+        if event in LOOKS and not self._may_look(event):
             raise PermissionError("an answer does not look at its callers")
+
+    def _may_look(self, event):
+        """Libraries look at who calls them; torch and the course at all there is."""
+        if event == "sys._getframe":
+            return not written_elsewhere(_asking(past=("/inspect.py",)))
+        return _asking().startswith(PEERS)
+
+
+def _ask_for_files(watch):
+    """What writes files in C asks `watch` before."""
+
+    def asking(cls):
+        class Asking(cls):
+            def __init__(self, path, *arguments, **keywords):
+                watch("open", (path, "w", os.O_WRONLY | os.O_CREAT))
+                super().__init__(path, *arguments, **keywords)
+
+        Asking.__name__, Asking.__qualname__ = cls.__name__, cls.__qualname__
+        Asking.__module__ = cls.__module__
+        return Asking
+
+    def mapping(usual):
+        @functools.wraps(usual)
+        def from_file(path, *arguments, **keywords):
+            watch("open", (path, "r+", os.O_RDWR))
+            return usual(path, *arguments, **keywords)
+
+        return from_file
+
+    torch.from_file = mapping(torch.from_file)
+    torch.UntypedStorage.from_file = mapping(torch.UntypedStorage.from_file)
+    replace_file_writer(asking)
+    dist.FileStore = asking(dist.FileStore)
+
+
+def _frames():
+    """Who has asked, from the inside, without this module's own frames."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_filename != __file__:
+            yield frame.f_code.co_filename
+        frame = frame.f_back
+
+
+def _asking(past=()):
+    """The file of the code that asks; of generated code, which has none, its caller."""
+    for file in _frames():
+        generated = file.startswith("<") and not file.startswith(("<ipython", IMPORTS))
+        if not generated and not file.endswith(past):
+            return file
+    return "<ipython"  # generated code alone: nobody of ours calls it
 
 
 def _of_submission():
-    """Is a cell of the submission among the callers?"""
-    frame = sys._getframe(2)
-    while frame is not None:
-        if _is_cell(frame):
-            return True
-        frame = frame.f_back
-    return False
-
-
-def _is_cell(frame):
-    return frame.f_code.co_filename.startswith("<ipython")
+    """Is the submission's code among the callers?  Or nobody: a thread of its own."""
+    files = list(_frames())
+    if any(map(written_elsewhere, files)):
+        return True
+    return not any(file.startswith(PEERS[0]) for file in files)

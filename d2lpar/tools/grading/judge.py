@@ -259,7 +259,7 @@ def _perform(runner, deadline, exercise, function, case, **options):
     left = deadline - time.monotonic()
     if left <= 0:
         raise TooLong
-    told = replace(case, expected=None)
+    told = replace(case, expected=None, truth=None)
     question = "attempt", function.name, exercise, told, options, left
     question += (runner.behind(),)
     made = runner.ask(*question, seconds=left + GRACE)

@@ -80,7 +80,7 @@ class _Launcher:
             with _own_state(), Captured(engine.beat) as output:
                 store = self._part(self.runs)
                 message = worker.live(
-                    engine, lambda: worker.run_rank(start, engine, payload, store)
+                    engine, lambda: worker.run_rank(start, engine, [payload], store)
                 )
             message.moment -= engine.zero
             if message.kind == "failed":

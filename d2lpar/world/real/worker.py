@@ -60,7 +60,7 @@ def main(start, link, files):
     """Run the rank and report; ends when the launcher says so, or is gone."""
     _own_session()
     _redirect(files)
-    payload = _unpack_luggage(files["luggage"])
+    payload = [_unpack_luggage(files["luggage"])]
     os.environ.update(of_rank(start.rank, start.world_size, start.port))
     board = Board(start.world_size, files["board"])
     engine = RecordedEngine(start, real_device(start), board)
@@ -187,7 +187,7 @@ def _connect_store(start, files):
 
 
 def run_rank(start, engine, payload, store):
-    """The packed result of the function on this rank."""
+    """The packed result of the function on this rank; the list `payload` is emptied."""
     place(start)
     torch.set_num_threads(1)
     name = f"d2lpar_{start.backend}"
@@ -202,7 +202,7 @@ def run_rank(start, engine, payload, store):
         # the simulator would show them once, processes once a rank
         warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.")
         torch_private.join_world(name, start.rank, start.world_size, store)
-        fn, args, kwargs = ship.unpack(payload)
+        fn, args, kwargs = ship.unpack(payload.pop())
         engine.function = beginning(fn)
         _furnish_main(fn)
         seed_everything(start.seed)

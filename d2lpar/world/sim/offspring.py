@@ -1,9 +1,10 @@
 """Processes that ranks start while ranks are threads: none of them outlives the run.
 
 Every process that a rank starts, or a thread that a rank has started, is noted.  What
-the kernel itself starts meanwhile is not.
+the kernel itself starts meanwhile is not.  What such a thread computes is its rank's.
 """
 
+import _thread
 import contextlib
 import functools
 import gc
@@ -17,6 +18,9 @@ import traceback
 
 from ..torch_private import current_engine
 
+# Where Python starts a thread; which of them there are depends on its version.
+STARTS = [(_thread, "start_new_thread"), (_thread, "start_joinable_thread")]
+STARTS += [(threading, f"_{name}") for _, name in STARTS]
 PARTING = 0.5  # seconds in which pools and loaders may end their processes themselves
 
 
@@ -25,6 +29,7 @@ class Offspring:
 
     def __init__(self):
         self._processes, self._threads = [], set()
+        self._here = threading.local()  # `meter`: that of the rank that started us
 
     def __enter__(self):
         self._usual = [
@@ -35,6 +40,11 @@ class Offspring:
         self._usual = [
             (cls, name, vars(cls)[name], self._noting(vars(cls)[name], note))
             for cls, name, note in self._usual
+        ]
+        self._usual += [
+            (module, name, vars(module)[name], self._metering(vars(module)[name]))
+            for module, name in STARTS
+            if name in vars(module)
         ]
         for cls, name, _, noting in self._usual:
             setattr(cls, name, noting)
@@ -53,6 +63,25 @@ class Offspring:
             if current_engine() or threading.current_thread() in self._threads:
                 note(this)
             return usual(this, *args, **kwargs)
+
+        return start
+
+    def _metering(self, usual):
+        """`usual` starts a thread, and what it does counts for the rank that did so."""
+
+        @functools.wraps(usual)
+        def start(function, *args, **kwargs):
+            engine = current_engine()
+            meter = engine.meter if engine else getattr(self._here, "meter", None)
+            if meter is None:
+                return usual(function, *args, **kwargs)
+
+            def metered(*given, **named):
+                self._here.meter = meter
+                with meter.beside():
+                    return function(*given, **named)
+
+            return usual(metered, *args, **kwargs)
 
         return start
 

@@ -210,7 +210,7 @@ class Simulator:
         for engine in self.engines:
             engine.thread = threading.Thread(
                 target=run_rank,
-                args=(self, engine, payload),
+                args=(self, engine, [payload]),
                 name=f"rank {engine.rank}",
                 daemon=True,
             )
@@ -319,7 +319,7 @@ class Simulator:
 
 
 def run_rank(sim, engine, payload):
-    """The life of one rank's thread."""
+    """The life of one rank's thread; `payload` is a list, which it empties."""
     engine.baton.acquire()
     try:
         sim.check()
@@ -353,7 +353,7 @@ def run_rank(sim, engine, payload):
 
 def _call(engine, payload):
     """The packed result of the function."""
-    fn, args, kwargs = ship.unpack(payload)
+    fn, args, kwargs = ship.unpack(payload.pop())
     engine.function = beginning(fn)
     with engine.meter:
         value = fn(*args, **kwargs)

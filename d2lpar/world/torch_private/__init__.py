@@ -18,4 +18,5 @@ from .tensors import (
     load_compiler,
     never_compiled,
     raw_tensors,
+    replace_file_writer,
 )

@@ -1,0 +1,97 @@
+"""What exercises of chapter 12 share: after an answer comes its backward pass."""
+
+from functools import partial
+
+import torch
+
+from ...world.cluster import Cluster
+from ..judging import Requirement, on_ranks
+from ..signs import both, either, says, wrong
+
+FREE_START = {"cluster": Cluster.ideal(alpha=0.0)}  # messages cost bytes: rings win
+
+
+def both_ways(fn, case, **options):
+    """Tried by `run`, forward and backward.
+
+    The arguments of a rank are (leaves, others, dy): the function gets leaves and
+    others, and its outcome is y and the gradients of the leaves.
+    """
+    return on_ranks(partial(forth_and_back, fn), case, **options)
+
+
+def forth_and_back(fn, leaves, others, dy):
+    """(y, gradients of the leaves) of `fn(*leaves, *others)`."""
+    leaves = [leaf.clone().requires_grad_() for leaf in leaves]
+    y = fn(*leaves, *others)
+    if torch.is_tensor(y) and y.shape == dy.shape:
+        y.backward(dy)
+    y = y.detach() if torch.is_tensor(y) else y
+    return y, [leaf.grad for leaf in leaves]
+
+
+def agrees(came, wanted, case=None):
+    """y and every gradient, to ten digits of the largest; `...` stands for any."""
+    (y, grads), (true, wanted) = came, wanted
+    return near(y, true) and (wanted is ... or all(map(near, grads, wanted)))
+
+
+def near(a, b, digits=1e-10):
+    """Tensors of one shape and dtype, equal but for rounding; `...` is near to all."""
+    if b is ...:
+        return True
+    if not torch.is_tensor(a) or a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    most = max(1.0, float(b.abs().max())) if b.numel() else 1.0
+    return bool(((a - b).abs() <= digits * most).all())
+
+
+def unlinked(attempt):
+    """y is right on some rank, and an argument has no gradient there."""
+    pairs = zip(attempt.came, attempt.case.expected, strict=True)
+    return any(
+        near(y, true) and any(grad is None for grad in grads)
+        for (y, grads), (true, _) in pairs
+    )
+
+
+def summed(term, leaves, dy, whole_dx=True):
+    """What ranks come to, where y is the sum of `term(r, *leaves[r])`.
+
+    All have the whole first and last argument, so their gradients are sums, too.
+    """
+    terms = [gradients(partial(term, r), own, dy) for r, own in enumerate(leaves)]
+    y = sum(y for y, _ in terms)
+    dx, dbias = (sum(grads[k] for _, grads in terms) for k in (0, -1))
+    return [
+        (y, [dx if whole_dx else grads[0], *grads[1:-1], dbias]) for _, grads in terms
+    ]
+
+
+def gradients(make, leaves, dy):
+    """(y, gradients of the leaves), where y = make(*leaves)."""
+    leaves = [leaf.clone().requires_grad_() for leaf in leaves]
+    y = make(*leaves)
+    return y.detach(), list(torch.autograd.grad(y, leaves, dy))
+
+
+def drawn(rng, *shapes):
+    """Normal numbers in float64, a tensor of each shape."""
+    return [torch.from_numpy(rng.normal(size=shape)) for shape in shapes]
+
+
+def all_reduces(attempt):
+    """Of the busiest rank, in bytes of one ring all-reduce of x."""
+    n = attempt.case.n
+    one = 2 * (n - 1) * -(-attempt.case.inputs[0][0][0].numel() // n) * 8
+    return round(max(attempt.run.bytes_sent) / one, 2) if one else 0
+
+
+ONE_EACH_WAY = Requirement(
+    "all-reduces, there and back",
+    all_reduces,
+    lambda case: 2,
+    exactly=False,
+    show="{:g}".format,
+)
+NO_WAY_BACK = either(says("does not require grad"), both(wrong, unlinked))

@@ -1,0 +1,134 @@
+"""An action, a schedule, and both as text."""
+
+import re
+from dataclasses import dataclass
+from typing import NamedTuple
+
+KINDS = "FBW"
+
+
+class Action(NamedTuple):
+    """One step of one stage for one micro-batch; its text is such as `2F0`."""
+
+    stage: int
+    kind: str
+    micro: int
+
+    def __str__(self):
+        return f"{self.stage}{self.kind}{self.micro}"
+
+
+def needs(action, stages):
+    """The actions that must be over before this one can begin."""
+    stage, kind, micro = action
+    if kind == "F":
+        return [Action(stage - 1, "F", micro)] if stage else []
+    if kind == "W":
+        return [Action(stage, "B", micro)]
+    if stage == stages - 1:
+        return [Action(stage, "F", micro)]
+    return [Action(stage, "F", micro), Action(stage + 1, "B", micro)]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Who does what, in which order: a tuple of Actions for every rank.
+
+    p ranks, m micro-batches, `home` {stage: the rank that has it}.  splits: W
+    are actions of their own.
+    """
+
+    ranks: tuple
+    name: str = "by hand"
+
+    every = property(lambda self: [a for row in self.ranks for a in row])
+    p = property(lambda self: len(self.ranks))
+    m = property(lambda self: 1 + max(a.micro for a in self.every))
+    stages = property(lambda self: 1 + max(a.stage for a in self.every))
+    splits = property(lambda self: any(a.kind == "W" for a in self.every))
+    home = property(lambda self: {a.stage: r for r, _, a in cells(self)})
+
+    def __str__(self):
+        return table(self)
+
+    def __repr__(self):
+        return f"Schedule {self.name}: {self.p} ranks, {self.m} micro-batches"
+
+
+class ScheduleError(ValueError):
+    """A schedule that breaks a rule; the message shows it, the cell marked.
+
+    rule     name of the rule: a key of RULES
+    rank     the row of the marked cell
+    """
+
+    def __init__(self, rule, sentence, schedule=None, marks=(), missing=None):
+        shown = f"\n{table(schedule, marks, missing)}" if schedule else ""
+        super().__init__(f"{sentence} ({RULES[rule]}){shown}")
+        self.rule = rule
+        self.rank = min(marks)[0] if marks else missing[0] if missing else None
+
+
+RULES = {
+    "text": "An action is a stage, one of F B W, and a micro-batch, such as 2F0.",
+    "stages": "Stages have the numbers 0, 1, 2 and so on.",
+    "micro-batches": "Micro-batches have the numbers 0, 1, 2 and so on.",
+    "home": "A stage lives on one rank.",
+    "once": "A rank takes an action once.",
+    "complete": "Every stage sees every micro-batch forward and backward.",
+    "weights": "W is there for all micro-batches of all stages, or for none.",
+    "forward first": "F comes before B, on the same stage.",
+    "backward first": "B comes before W, on the same stage.",
+    "circle": "Ranks must not wait for each other in a circle.",
+}
+
+
+def table(schedule, marks=(), missing=None, width=10):
+    """A row per rank; marked cells [like this], a missing one [2B1?] last.
+
+    `marks` are pairs (rank, place).  Of long rows the part around the first
+    mark is shown, `width` cells to each side.
+    """
+    places = [place for _, place in marks]
+    first = max(0, min(places) - width) if places else 0
+    last = max(places) + width + 1 if places else None
+    rows = []
+    for rank, row in enumerate(schedule.ranks):
+        cells = [
+            f"[{action}]" if (rank, place) in marks else str(action)
+            for place, action in enumerate(row)
+        ][first:last]
+        cells += [f"[{missing[1]}?]"] if missing and missing[0] == rank else []
+        if first > 0:
+            cells = ["...", *cells]
+        if last and last < len(row):
+            cells.append("...")
+        rows.append(f"rank {rank:<3} {' '.join(cells)}")
+    return "\n".join(rows)
+
+
+def parse(text, name="by hand"):
+    """The Schedule of a text: a line for each rank, spaces between actions.
+
+    "rank 0" may stand before them, so `parse(str(schedule))` is the schedule.
+    """
+    lines = [re.sub(r"^\s*rank\s+\d+", "", line) for line in text.splitlines()]
+    words = [line.split() for line in lines if line.strip()]
+    rows = [tuple(map(_action, row)) for row in words]
+    if not rows:
+        raise ScheduleError("text", "There is no action in this text.")
+    return Schedule(tuple(rows), name)
+
+
+def _action(word):
+    found = re.fullmatch(r"(\d+)([FBW])(\d+)", word)
+    if not found:
+        raise ScheduleError("text", f"{word!r} is no action.")
+    return Action(int(found[1]), found[2], int(found[3]))
+
+
+def cells(schedule):
+    """(rank, place, action) of every cell."""
+    for rank, row in enumerate(schedule.ranks):
+        for place, action in enumerate(row):
+            yield rank, place, action
