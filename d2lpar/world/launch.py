@@ -35,7 +35,7 @@ def defaults(
     cluster: Cluster | None = None,
     device: str | torch.device | None = None,
 ) -> None:
-    """Later runs use these where they do not say otherwise; None changes nothing.
+    """Set defaults for later calls of `run`; None changes nothing.
 
     The environment variables D2LPAR_BACKEND and D2LPAR_RANKS override them.  In a
     notebook that names several ranks, torch is loaded in the background for processes.

@@ -105,11 +105,6 @@ def too_early(attempt):
     return any(row["send"][0].start < row["recv"][0].stop for row in others)
 
 
-def fails_only(condition):
-    """It fails in no other case, and every case was tried."""
-    return both(signs.only(condition), lambda a: not signs.endless(a.attempts[-1]))
-
-
 def in_a_chain(attempt):
     """Each rank sends to one other at most."""
     return (attempt.run.traffic > 0).sum(axis=1).max() == 1
@@ -128,8 +123,8 @@ exercise = Exercise(
         "not in place": signs.not_in_place(),
         **signs.slips("root", "no way round", "tail", "nothing moves"),
         "too early": both(signs.wrong, too_early),
-        "places": fails_only(lambda case: case.facts["root"]),
-        "chunk": fails_only(lambda c: len(torch.empty(c.facts["S"]).chunk(c.n)) < c.n),
+        "places": signs.only(lambda case: case.facts["root"]),
+        "chunk": signs.only(lambda c: len(torch.empty(c.facts["S"]).chunk(c.n)) < c.n),
         "to itself": to_itself,
         "flat": large(lambda a: wholes(a) == a.case.n - 1),
         "tree": large(lambda a: wholes(a) == len(distances(a.case.n))),
