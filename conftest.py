@@ -6,11 +6,22 @@ message of an error.  Here they count, as in Jupyter.
 Outputs are compared on the torch that recorded them only: operations are charged as
 they run, so another torch may give other virtual times.  There the cells are executed,
 and their assertions count.
+
+Where outputs are compared, so are the numbers in the text that `d2lpar.tools.prose`
+binds to the cells above them.
 """
 
 import json
+import os
 from importlib.metadata import version
 from pathlib import Path
+
+import pytest
+
+# The threads of an operation sleep while they wait for each other.  By default they
+# poll, which takes the processors from other tests: on a busy machine the check of 07.1
+# took five times as many seconds of processor.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def recorded_with(notebook):
@@ -48,6 +59,43 @@ def pytest_collection_modifyitems(items):
         notebook = getattr(item.parent, "nb", None)
         if notebook is not None and other_torch(notebook):
             item.options["check"] = False
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    """A cell passes if the text up to the next one says what the kernel knows."""
+    result = yield
+    notebook = getattr(item.parent, "nb", None)
+    if notebook is not None and _compares(item, notebook):
+        wrong = _wrong_sentences(item, notebook)
+        if wrong:
+            item.raise_cell_error(
+                "The text below it says otherwise:\n" + "\n".join(wrong)
+            )
+    return result
+
+
+def _compares(item, notebook):
+    return item.parent.compare_outputs and not other_torch(notebook)
+
+
+def _wrong_sentences(item, notebook):
+    from d2lpar.tools import prose
+
+    texts = [
+        notebook.cells[place].source
+        for place in prose.after(notebook.cells)[item.cell_num]
+    ]
+    asked = prose.question(texts)
+    if not asked:
+        return []
+    client = item.parent.kernel.kc
+    sent = client.execute("", silent=True, user_expressions=asked)
+    reply = {"parent_header": {}}
+    while reply["parent_header"].get("msg_id") != sent:
+        reply = client.get_shell_msg(timeout=item.config.option.nbval_cell_timeout)
+    _, complaints, changed = prose.judged(texts, reply)
+    return complaints + changed
 
 
 def pytest_terminal_summary(terminalreporter, config):

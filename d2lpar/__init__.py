@@ -14,6 +14,8 @@ if TYPE_CHECKING:  # what an editor and a type checker see
     from .errors import RankError as RankError
     from .show.timeline import Timeline as Timeline
     from .world.cluster import Cluster as Cluster
+    from .world.labels import label as label
+    from .world.labels import label_layers as label_layers
     from .world.launch import defaults as defaults
     from .world.launch import device as device
     from .world.launch import now as now
@@ -26,6 +28,7 @@ _HOMES = {
     "checks.checker": ["check"],
     "world.cluster": ["Cluster"],
     "errors": ["DeadlockError", "MismatchError", "RankError"],
+    "world.labels": ["label", "label_layers"],
     "world.launch": ["defaults", "device", "now", "run", "sleep"],
     "checks.report": ["Report"],
     "world.runs": ["Run", "compare"],

@@ -44,7 +44,7 @@ def naive_allreduce(tensor, group=None):
 
     2(n-1) rounds; rank 0 sends (n-1) S bytes.  D2L's `allreduce`, 13.5.
     """
-    with _one_piece(tensor) as x:
+    with flat_view(tensor) as x:
         flat_reduce(x, 0, group)
         flat_broadcast(x, 0, group)
 
@@ -61,7 +61,7 @@ def tree_allreduce(tensor, group=None):
 
     2 ceil(log2 n) rounds of S bytes; the root sends ceil(log2 n) S.
     """
-    with _one_piece(tensor) as x:
+    with flat_view(tensor) as x:
         tree_reduce(x, 0, group)
         tree_broadcast(x, 0, group)
 
@@ -79,7 +79,7 @@ def direct_allreduce(tensor, group=None):
     are rounded as in a loop over the ranks, since all terms are there first.
     """
     n, r = members(group)
-    with _one_piece(tensor) as x:
+    with flat_view(tensor) as x:
         terms = [x if i == r else torch.empty_like(x) for i in range(n)]
         for k in range(1, n):
             src = (r - k) % n
@@ -93,9 +93,9 @@ def direct_allreduce(tensor, group=None):
 # Chunk i collects its terms on one way round, and the sum goes round again.
 #
 #     step   rank 0    rank 1    rank 2    rank 3
-#     0-2    3 2 1     0 3 2     1 0 3     2 1 0     sends and adds these
+#     0-2    3 2 1     0 3 2     1 0 3     2 1 0     sent; the neighbour adds
 #     then   has 0     has 1     has 2     has 3     complete
-#     3-5    0 3 2     1 0 3     2 1 0     3 2 1     sends and copies these
+#     3-5    0 3 2     1 0 3     2 1 0     3 2 1     sent; the neighbour copies
 def ring_allreduce(tensor, group=None):
     """`tensor` of every rank is the sum over ranks, by a ring of chunks.
 
@@ -103,7 +103,7 @@ def ring_allreduce(tensor, group=None):
     needs one spare chunk.  Patarasuk and Yuan 2009, section 3.
     """
     n, _ = members(group)
-    with _one_piece(tensor) as x:
+    with flat_view(tensor) as x:
         chunks = x.tensor_split(n)  # n views of [elements / n]
         ring_reduce_scatter(chunks, group)
         ring_all_gather(chunks, group)
@@ -122,7 +122,7 @@ def segmented_ring_allreduce(tensor, group=None, segment=2**20):
     if segment < 1:
         raise ValueError(f"A segment has at least 1 element, not {segment}.")
     n, r = members(group)
-    with _one_piece(tensor) as x:
+    with flat_view(tensor) as x:
         chunks = x.tensor_split(n)
         pieces = max(1, -(-chunks[0].numel() // segment))  # of each chunk
         cut = [chunk.tensor_split(pieces) for chunk in chunks]
@@ -164,7 +164,7 @@ def recursive_doubling_allreduce(tensor, group=None):
     Thakur, Rabenseifner and Gropp 2005, section 4.5.
     """
     _, r = members(group)
-    with _one_piece(tensor) as x, _power_of_two(x, group) as p:
+    with flat_view(tensor) as x, _power_of_two(x, group) as p:
         incoming = torch.empty_like(x)
         for d in doublings(p) if r < p else ():
             exchange(x, r ^ d, incoming, r ^ d, group)
@@ -185,7 +185,7 @@ def halving_doubling_allreduce(tensor, group=None):
     rounds of S.  Rabenseifner 2004; Thakur, Rabenseifner and Gropp 2005, 4.5.
     """
     _, r = members(group)
-    with _one_piece(tensor) as x, _power_of_two(x, group) as p:
+    with flat_view(tensor) as x, _power_of_two(x, group) as p:
         ends = [0, *accumulate(map(len, x.tensor_split(p)))]  # p + 1 borders
         spare = x.new_empty(ends[p // 2])
         for d in reversed(doublings(p)) if r < p else ():
@@ -222,7 +222,7 @@ def hierarchical_allreduce(tensor, group):
         )
     inner, outer = group
     m, r = members(inner)
-    with _one_piece(tensor) as x:
+    with flat_view(tensor) as x:
         chunks = x.tensor_split(m)
         ring_reduce_scatter(chunks, inner)  # chunk r: sum over this node
         ring_allreduce(chunks[r], outer)  # chunk r: sum over all ranks
@@ -248,7 +248,7 @@ def node_groups(per_node):
 
 
 @contextlib.contextmanager
-def _one_piece(tensor):
+def flat_view(tensor):
     """A flat view of the tensor, or of a copy that is copied back at last."""
     check_tensor(tensor)
     x = tensor.detach()

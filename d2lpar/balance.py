@@ -16,7 +16,7 @@ from .world.launch import now
 
 
 class Size(NamedTuple):
-    """What a layer makes and holds, for a batch of so many rows.
+    """Hold what a layer makes and keeps, for a batch of so many rows.
 
     row       shape of a row of its value; dtype    that of its value
     weights   bytes of its parameters;     out      bytes of its value
@@ -31,9 +31,9 @@ class Size(NamedTuple):
 
 
 def sizes(net, x):
-    """The Size of every layer for the batch x, of which only the shape counts.
+    """Return the Size of every layer, for a batch with the shape of x.
 
-    Nothing is computed: the network runs on the `meta` device.
+    Nothing is computed, because the network runs on the `meta` device.
     """
     with torch.device("meta"):
         layers, values = build(net), {-1: torch.empty_like(x, device="meta")}
@@ -56,7 +56,7 @@ def _bytes(x):
 
 
 def _kept(layer, inputs):
-    """(its value, bytes of storages that it saves and has made itself)."""
+    """Return (value, bytes that the layer saves and has made itself)."""
     known = [x.untyped_storage() for x in [*inputs, *layer.parameters()]]
     before = len(known)
 
@@ -72,28 +72,31 @@ def _kept(layer, inputs):
 
 
 def layer_seconds(net, x, repeats=1):
-    """[(forward, backward), ...] seconds of the layers, by this rank's clock.
+    """Return [(forward, backward), ...] seconds of the layers, by this clock.
 
-    Of `repeats` passes the shortest counts, since noise only adds; with more
-    than one, another pass before them warms up.  Call it in a run: in `sim`
-    the clock is the simulated GPU's, elsewhere it measures.
+    Of `repeats` passes the shortest counts, since noise only adds time; with
+    more than one, another pass before them warms up.  Call it in a run: in
+    `sim` the clock is the simulated GPU's, elsewhere it measures.
     """
-    layers, values, found = build(net), {-1: x}, []
-    for layer, (_, _, needs) in zip(layers, net, strict=True):
-        inputs = [_leaf(values[v], v >= 0) for v in needs]
-        times = []
-        for _ in range(repeats + (repeats > 1)):
-            start = _clock(x)
-            value = layer(*inputs)
-            middle = _clock(x)
-            every = [*inputs, *layer.parameters()]
-            ends = [t for t in every if t.requires_grad]
-            torch.autograd.grad(value, ends, torch.empty_like(value))
-            times.append((middle - start, _clock(x) - middle))
-        values[len(found)] = value
-        passes = zip(*times[repeats > 1 :], strict=True)
-        found.append(tuple(map(min, passes)))
+    values, found, warm = {-1: x}, [], repeats > 1
+    for i, layer in enumerate(build(net)):
+        inputs, passes = [_leaf(values[v], v >= 0) for v in net[i].needs], []
+        for _ in range(repeats + warm):
+            values[i], *seconds = _timed(layer, inputs)
+            passes.append(seconds)
+        found.append(tuple(map(min, zip(*passes[warm:], strict=True))))
     return found
+
+
+def _timed(layer, inputs):
+    """Return the layer's value and the seconds of its two passes."""
+    start = _clock(inputs[0])
+    value = layer(*inputs)
+    middle = _clock(value)
+    every = [*inputs, *layer.parameters()]
+    ends = [t for t in every if t.requires_grad]
+    torch.autograd.grad(value, ends, torch.empty_like(value))
+    return value, middle - start, _clock(value) - middle
 
 
 def _clock(x):
@@ -103,7 +106,7 @@ def _clock(x):
 
 
 def part_seconds(net, seconds, size=None, alpha=0.0, beta=0.0):
-    """cost(first, last): seconds of a part in a step, with its messages.
+    """Make cost(first, last): seconds of a part in a step, with its messages.
 
     seconds    of each layer, forward and backward together
     size       its Size; a value that comes in, and its gradient that goes
@@ -120,10 +123,10 @@ def part_seconds(net, seconds, size=None, alpha=0.0, beta=0.0):
 
 
 def part_bytes(net, size, copies=4):
-    """cost(first, last): bytes that a part holds after its forward pass.
+    """Make cost(first, last): bytes of a part after its forward pass.
 
-    `copies` of its weights (4: weight, gradient, Adam's two), what its layers
-    keep for backward, and what has come in.
+    They are `copies` of its weights (4: weight, gradient, Adam's two), what
+    its layers keep for the backward pass, and what has come in.
     """
 
     def cost(first, last):
@@ -134,19 +137,14 @@ def part_bytes(net, size, copies=4):
     return cost
 
 
-# Layers of 5, 3, 4 in two parts.  best[k][b] is the best of the first b layers
-# in k parts.  What stands before a cut does not care what comes after it:
-#
-#     k = 1    best[1][1] = 5             best[1][2] = 8
-#     k = 2    best[2][3] = min( max(5, 3+4), max(8, 4) ) = 7, with the cut 1
 def best_cuts(cost, L, p, total=max):
-    """(value, cuts): of all ways to cut L layers into p parts one of the best.
+    """Find a best way to cut L layers into p parts; return (value, cuts).
 
-    cost(first, last)    of a part, from 0 on; `math.inf` forbids it
+    cost(first, last)    of a part, 0 or more; `math.inf` forbids the part
     total(a, b)          of two costs: max for the largest part, operator.add
-                         for their sum; more of a or b must not make it less
+                         for the sum; may not fall when a or b grows
 
-    p - 1 cuts, no part is empty; of equal ones the first.  O(p L^2) costs.
+    No part is empty, and of equal ways the first is taken.  O(p L^2) costs.
     """
     if not 1 <= p <= L:
         raise ValueError(f"{L} layers cannot make {p} parts, none empty.")
@@ -161,7 +159,7 @@ def best_cuts(cost, L, p, total=max):
 
 
 def _grown(best, b, cost, total):
-    """The best with one part more, which ends before layer b."""
+    """Return the best way with one more part, which ends before layer b."""
     return min(
         (total(value, cost(a, b)), (*starts, a))
         for a, (value, starts) in best.items()
@@ -170,5 +168,5 @@ def _grown(best, b, cost, total):
 
 
 def within(cost, held, limit):
-    """The cost of a part; infinite where it holds more than `limit`."""
+    """Make a cost that is infinite where a part holds more than `limit`."""
     return lambda a, b: cost(a, b) if held(a, b) <= limit else math.inf

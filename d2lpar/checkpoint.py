@@ -1,12 +1,12 @@
-"""Two things called checkpoint: computing activations again, and saving a run.
+"""Compute activations again, and save a run: two things called checkpoint.
 
-Recomputing (Chen, Xu, Zhang and Guestrin 2016): a part of the model keeps its inputs
-only, and runs once more when backward comes by.
+Recomputing (Chen, Xu, Zhang and Guestrin 2016): a part of the model keeps only its
+inputs, and runs a second time during the backward pass.
 
     forward     part 0    part 1    part 2        keeps what enters each part
     backward    part 2 again, its backward; part 1 again, its backward; ...
 
-Saving: every rank writes its shards.  A folder gets its name when all is in it:
+Saving: every rank writes its shards.  The folder gets its name once all are in it:
 
     rank 0      writes step-12.part/rank-0-of-2.pt     all meet     renames the folder
     rank 1      writes step-12.part/rank-1-of-2.pt     all meet     to step-12
@@ -23,12 +23,12 @@ from .sharding import arrive, gather
 
 
 def recompute(run, *inputs):
-    """`run(*inputs)`, of which nothing is kept but the inputs.
+    """Return `run(*inputs)`, and keep only the inputs for the backward pass.
 
-    In backward it runs a second time, with the same random numbers.  Gradients
-    are those of a plain call.  `run` returns one tensor.
+    There `run` is called a second time, with the same random numbers.  The
+    gradients are those of a plain call.  `run` must return one tensor.
     """
-    anchor = torch.empty(0, requires_grad=True)  # else no backward would come
+    anchor = torch.empty(0, requires_grad=True)  # makes autograd call backward
     return _Recompute.apply(run, anchor, *inputs)
 
 
@@ -54,7 +54,7 @@ class _Recompute(torch.autograd.Function):
 
 
 def _random_state():
-    """The state of dropout's generators: the host's, and the GPU's."""
+    """Return the state of the random generators of the host and the GPU."""
     gpu = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None
     return torch.get_rng_state(), gpu
 
@@ -67,10 +67,10 @@ def _set_random_state(state):
 
 
 def save(folder, step, model, optimizer):
-    """`folder` has a complete checkpoint `step-<step>` of all ranks.
+    """Write a complete checkpoint of all ranks to `folder`/step-<step>.
 
-    Each rank writes its shards, optimizer state, buffers and random state; all
-    see one file system.  ValueError where there is one of this step already.
+    Each rank writes its shards, optimizer state, buffers and random state to
+    the same file system.  Raises ValueError if the checkpoint exists already.
     """
     group, final = model.flats[0].group, Path(folder) / f"step-{step}"
     if final.exists():
@@ -82,10 +82,10 @@ def save(folder, step, model, optimizer):
         torch.save(_state(step, model, optimizer), file)
         file.flush()
         os.fsync(file.fileno())
-    dist.barrier(group)  # all have written
+    dist.barrier(group)  # all ranks have written
     if dist.get_rank(group) == 0:
         os.replace(part, final)
-    dist.barrier(group)  # it has its name
+    dist.barrier(group)  # the folder has its name
 
 
 def _name(group):
@@ -93,7 +93,7 @@ def _name(group):
 
 
 def _state(step, model, optimizer):
-    """All that this rank needs to go on."""
+    """Return all that this rank needs to continue."""
     return {
         "step": step,
         "shards": [flat.shard.detach() for flat in model.flats],
@@ -104,7 +104,7 @@ def _state(step, model, optimizer):
 
 
 def complete(folder):
-    """The steps of the complete checkpoints in `folder`, the newest last."""
+    """Return the steps of the complete checkpoints, the newest last."""
     names = [path.name for path in Path(folder).glob("step-*")]
     found = [re.fullmatch(r"step-(\d+)", name) for name in names]
     return sorted(int(match[1]) for match in found if match)
@@ -112,10 +112,10 @@ def complete(folder):
 
 @torch.no_grad()
 def load(folder, model, optimizer):
-    """All is as in the newest complete checkpoint; its step, 0 without one.
+    """Restore the newest complete checkpoint, and return its step, or 0.
 
-    ValueError where it was written by another number of ranks, or for a model
-    with other shards.
+    Raises ValueError if a different number of ranks wrote it, or if its model
+    has different shards.
     """
     if not complete(folder):
         return 0
@@ -133,7 +133,7 @@ def load(folder, model, optimizer):
 
 
 def _put(state, model, optimizer):
-    """Model, optimizer and random numbers are as they were saved."""
+    """Restore model, optimizer and random generator from a saved state."""
     for flat, shard in zip(model.flats, state["shards"], strict=True):
         flat.shard.copy_(shard)
         flat.own.copy_(shard)  # in its own dtype

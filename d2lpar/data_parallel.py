@@ -1,6 +1,7 @@
-"""Data parallel training: every rank has its rows, and all ranks one gradient.
+"""Train with data parallelism: a rank has its rows, and all ranks share one gradient.
 
-Five rows on two ranks.  The loss is a mean, so a row counts 1/5 wherever it is:
+The table shows five rows on two ranks.  The loss is a mean over all rows, so each row
+counts 1/5, whichever rank has it:
 
                   rank 0                   rank 1
     shard         rows 0 1 2               rows 3 4
@@ -8,10 +9,11 @@ Five rows on two ranks.  The loss is a mean, so a row counts 1/5 wherever it is:
     all-reduce    (g0 + ... + g4) / 5      (g0 + ... + g4) / 5     the same bits
     step          w - lr g                 w - lr g                the same weights
 
-n ranks, r this rank, N rows of the whole batch, m micro-batches, C channels.  Serial
-truth: the same model on one device, with the whole batch.  Ranks start with equal
-weights, for instance from equal seeds.  The all-reduce is an argument: any function
-that works as `ring_allreduce(tensor, group=group)` does; `dist.all_reduce`, too.
+n is the number of ranks, r this rank, N the rows of the whole batch, m the number of
+micro-batches, C the number of channels.  The serial truth is the same model on one
+device with the whole batch.  All ranks start with equal weights, for instance from
+equal seeds.  The all-reduce is an argument: any function that can be called like
+`ring_allreduce(tensor, group=group)` will do, `dist.all_reduce` included.
 """
 
 import itertools
@@ -27,17 +29,17 @@ from .allreduce import ring_allreduce
 from .scatter import members, tree_broadcast
 
 
-# Eight rows on three ranks; the first N mod n ranks have one row more.
+# Eight rows on three ranks: the first N mod n ranks have one row more.
 #
 #     rank    0          1          2
 #     rows    0 1 2      3 4 5      6 7
 def shard(batch, group=None):
-    """This rank's rows of the batch, as views.
+    """Return this rank's rows of the batch, as views.
 
     batch    a tensor [N, ...], or a tuple of tensors with N rows each
 
-    Every row is on one rank.  With fewer rows than ranks some get 0 rows.  No
-    message: every rank knows the batch, or where to read its part of it.
+    Each row goes to exactly one rank.  With fewer rows than ranks, some ranks
+    get 0 rows.  No message is sent, because every rank has the batch.
     """
     n, r = members(group)
     if isinstance(batch, torch.Tensor):
@@ -59,12 +61,13 @@ def shard(batch, group=None):
 #     parameter 1   sum     sum     sum      in the model's order on all ranks
 @torch.no_grad()
 def sum_gradients(model, allreduce=ring_allreduce, group=None):
-    """The gradient of every parameter is the sum over ranks, in place.
+    """Sum the gradient of every parameter over all ranks, in place.
 
-    Right where each rank's loss is its part of the whole loss.  Frozen
-    parameters take no part, tied ones once.  ValueError: one has no gradient.
+    This is right if each rank's loss is its part of the whole loss.  Frozen
+    parameters are left out, and tied ones are summed once.  Raises ValueError
+    if a parameter has no gradient.
     """
-    for gradient in _gradients(model):
+    for gradient in trained_gradients(model):
         whole = gradient.contiguous()  # itself, or a copy where it has gaps
         allreduce(whole, group=group)
         if whole is not gradient:
@@ -78,27 +81,30 @@ def average_gradients(
     weight=None,
     group=None,
 ):
-    """The gradient of every parameter is the weighted mean over ranks.
+    """Average the gradient of every parameter over all ranks, in place.
 
-    weight    rows behind this rank's gradient; None: all ranks have as many
+    weight    rows behind this rank's gradient; None if all ranks have as many
 
-    For losses that are means over the rank's own rows; a weight of 0 takes a
-    rank out.  Where a rank's loss depends on other ranks' rows, weights come
-    too late (SyncBatchNorm): scale the loss, and use `sum_gradients`.
+    This is right if each rank's loss is the mean over its own rows.  A rank of
+    weight 0 does not count.  If a rank's loss depends on rows of other ranks,
+    as with SyncBatchNorm, scale the loss instead and use `sum_gradients`.
     """
     share = 1 / members(group)[0]
     if weight is not None:
-        share = _share(weight, allreduce, group)
-    for gradient in _gradients(model):
+        share = share_of_rows(weight, allreduce, group)
+    for gradient in trained_gradients(model):
         if share == 0:
-            gradient.zero_()  # the mean of no rows is NaN, and 0 NaN is NaN
+            gradient.zero_()  # the mean of no rows is NaN, and so is 0 * NaN
         else:
             gradient *= share
     sum_gradients(model, allreduce, group)
 
 
-def _share(weight, allreduce, group):
-    """This rank's weight over that of all ranks; it takes an all-reduce."""
+def share_of_rows(weight, allreduce, group):
+    """Return this rank's weight divided by that of all ranks.
+
+    It takes an all-reduce of 8 bytes.  Raises ValueError if all weights are 0.
+    """
     if not 0 <= weight < math.inf:
         raise ValueError(f"A weight is a number of rows, not {weight}.")
     total = torch.tensor([float(weight)], dtype=torch.float64)
@@ -108,8 +114,11 @@ def _share(weight, allreduce, group):
     return weight / total.item()
 
 
-def _gradients(model):
-    """The gradients of all parameters that are trained, in model order."""
+def trained_gradients(model):
+    """Return the gradients of all parameters that are trained, in model order.
+
+    Raises ValueError if one is missing or sparse.
+    """
     found = []
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
@@ -124,20 +133,20 @@ def _gradients(model):
     return found
 
 
-# Two ranks, two micro-batches; one all-reduce however many there are.
+# Two ranks with two micro-batches each: one all-reduce for all of them.
 #
 #     rank 0    F B rows 0 1    F B row 2    all-reduce    step
 #     rank 1    F B row 3       F B row 4    all-reduce    step
 def train_step(
     model, loss, batch, optimizer, allreduce=ring_allreduce, group=None, m=1
 ):
-    """The model has made one step on the whole batch, the same on every rank.
+    """Make one training step on the whole batch, the same on every rank.
 
     batch    (inputs, targets), the whole batch, equal on all ranks
     loss     (outputs, targets) -> the sum of the losses of these rows
     m        micro-batches: a rank takes its rows in m parts, to save memory
 
-    Returns this rank's part of the mean loss; the parts of all ranks add up.
+    Returns this rank's part of the mean loss, which is the sum of all parts.
     """
     N = len(batch[0])
     if N == 0 or m < 1:
@@ -156,10 +165,10 @@ def train_step(
 
 @torch.no_grad()
 def check_replicas(model, group=None):
-    """Nothing, if all ranks have rank 0's parameters and buffers, bit by bit.
+    """Raise ValueError unless all ranks have rank 0's parameters and buffers.
 
-    ValueError: it names the first that differs.  Rank 0's tensors travel by
-    the tree of chapter 05, one by one.
+    They are compared bit by bit, and the error names the first that differs.
+    Each of rank 0's tensors is broadcast along the tree of chapter 05.
     """
     both = itertools.chain(model.named_parameters(), model.named_buffers())
     for name, tensor in both:
@@ -182,12 +191,13 @@ def check_replicas(model, group=None):
 #     drawn by both    1.11   .1.1   11..   ..1.   1..1   .11.
 #     used by rank     0      0      0      1      1      1
 def shard_dropout(x, N, p=0.5, training=True, group=None):
-    """Dropout of this rank's rows with the mask that one device would draw.
+    """Apply dropout to this rank's rows, with the mask of one device.
 
     x    this rank's shard of N rows, as `shard` cuts them
 
     All ranks draw the mask of all N rows, so their random states must be equal
-    before, and are equal after.  On a CPU one device is `nn.Dropout`.
+    before the call, and they are equal afterwards.  On a CPU the result is
+    that of `nn.Dropout` on one device.
     """
     if not training:
         return x
@@ -202,11 +212,12 @@ def shard_dropout(x, N, p=0.5, training=True, group=None):
 
 
 class SyncBatchNorm(nn.BatchNorm2d):
-    """Batch norm over the rows of all ranks: nn.BatchNorm on one device.
+    """Normalise over the rows of all ranks, as nn.BatchNorm on one device.
 
-    x [N/n, C] or [N/n, C, ...]; options as in nn.BatchNorm.  Forward it sums
-    C+1 and then C numbers over ranks, backward 2C.  All ranks call it equally
-    often, also with 0 rows; their losses are parts of the whole loss.
+    x is [N/n, C] or [N/n, C, ...], and the options are those of nn.BatchNorm.
+    The forward pass sums C+1 and then C numbers over the ranks, the backward
+    pass 2C.  All ranks must call it equally often, even with 0 rows, and their
+    losses must be parts of the whole loss.
     """
 
     def __init__(self, C, allreduce=ring_allreduce, group=None, **options):
@@ -214,7 +225,7 @@ class SyncBatchNorm(nn.BatchNorm2d):
         self.over = allreduce, group
 
     def forward(self, x):
-        """x, normalised per channel; in training, running statistics move."""
+        """Return x normalised per channel; in training, update statistics."""
         _check_channels(x, self.num_features)
         if not self.training and self.track_running_stats:
             four = self.running_mean, self.running_var, self.weight, self.bias
@@ -228,7 +239,7 @@ class SyncBatchNorm(nn.BatchNorm2d):
 
 
 class _Normalise(torch.autograd.Function):
-    """(x - mean) / std over all ranks' rows; and mean, variance, count."""
+    """(x - mean) / std over all ranks' rows, and mean, variance, count."""
 
     @staticmethod
     def forward(ctx, x, eps, allreduce, group):
@@ -251,7 +262,7 @@ class _Normalise(torch.autograd.Function):
 
 
 def _normalise(x, eps, allreduce, group):
-    """(normalised x, 1 / std, mean, variance, count) over all ranks."""
+    """Return (normalised x, 1 / std, mean, variance, count) over all ranks."""
     x = x.to(torch.promote_types(x.dtype, torch.float32))
     count = x.new_tensor([x.numel() / x.shape[1]])
     sums = torch.cat([_channel_sums(x), count])  # [C+1], partial sums
@@ -268,18 +279,18 @@ def _normalise(x, eps, allreduce, group):
 
 
 def _channel_sums(x):
-    """[C]: the sums over everything but the channels."""
+    """Return the sums over everything but the channels, [C]."""
     return x.sum([d for d in range(x.dim()) if d != 1])
 
 
 def _column(v, x):
-    """v [C] as [1, C, 1, ...], to go with x."""
+    """Return v [C] as [1, C, 1, ...], so that it broadcasts with x."""
     return v.view(1, -1, *[1] * (x.dim() - 2))
 
 
 @torch.no_grad()
 def _remember(norm, mean, var):
-    """The running statistics have moved towards these, as torch moves them."""
+    """Move the running statistics towards these, as torch does."""
     norm.num_batches_tracked += 1
     part = norm.momentum
     if part is None:
@@ -295,9 +306,9 @@ def _check_channels(x, C):
 
 
 def convert_batch_norms(model, allreduce=ring_allreduce, group=None):
-    """The model, each nn.BatchNorm in it replaced by a SyncBatchNorm.
+    """Return the model with each nn.BatchNorm replaced by a SyncBatchNorm.
 
-    Parameters and buffers are the same objects as before, with the same names.
+    Parameters and buffers stay the same objects, with the same names.
     """
     if isinstance(model, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d):
         options = {"eps": model.eps, "momentum": model.momentum}
@@ -315,10 +326,11 @@ def convert_batch_norms(model, allreduce=ring_allreduce, group=None):
 
 
 def scaled_lr(step, base, k, warmup=0):
-    """The learning rate at `step` for a k times larger batch: k times `base`.
+    """Return the learning rate at `step` for a batch k times as large.
 
-    In the first `warmup` steps it grows evenly from `base`.  Linear scaling
-    and gradual warm-up: Goyal et al. 2017, sections 2.1 and 2.2.
+    It is k times `base`, and grows evenly from `base` during the first
+    `warmup` steps.  Linear scaling and gradual warm-up: Goyal et al. 2017,
+    sections 2.1 and 2.2.
     """
     if k <= 0 or warmup < 0:
         raise ValueError(f"k > 0 and warmup >= 0, please, not {k}, {warmup}.")

@@ -1,32 +1,34 @@
-"""The gradient of a weight, put off until there is time for it.
+"""Gradients of weights, put off until there is time for them.
 
-A backward pass makes two products.  The gradient of the input is urgent, for the stage
-before waits for it; that of the weight is not.  Serial truth: autograd, which makes
-both at once.
+A backward pass computes two products.  The gradient of the input is urgent, because the
+stage before waits for it; the gradient of the weight is not.  Serial truth: autograd,
+which computes both at once.
 """
+
+from functools import partial
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 
-# A product has two backward products, and only one of them is urgent:
+# Backward, a product becomes two products, and only one of them is urgent:
 #
 #     forward    y = x w.T          to the next stage
 #     B          dx = dy w          to the stage before, which waits for it
-#     W          dw = dy.T x        nobody waits
+#     W          dw = dy.T x        no rank waits for it
 class Delayed(torch.autograd.Function):
-    """A product of x and a weight; the weight's gradient is put off.
+    """Multiply x by a weight, and put the weight's gradient off.
 
-    `product` is (of, by_x, by_weight): of(x, weight), and its gradients
-    by_...(dy, x, weight).  A function that adds the weight's gradient to
-    `weight.grad` is appended to `delayed`.  Qi et al. 2024, section 2.
+    `product` is (of, by_x, by_weight): of(x, weight), and its two gradients
+    by_...(dy, x, weight).  Backward appends to `delayed` a function that adds
+    the weight's gradient to `weight.grad`.  Qi et al. 2024, section 2.
     """
 
     @staticmethod
     def forward(ctx, x, weight, product, delayed):
         ctx.product, ctx.delayed, ctx.weight = product, delayed, weight
-        ctx.save_for_backward(x, weight)  # of which a checkpoint makes copies
+        ctx.save_for_backward(x, weight)  # a checkpoint recomputes these
         return product[0](x, weight)
 
     @staticmethod
@@ -34,13 +36,13 @@ class Delayed(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         _, by_x, by_weight = ctx.product
         if ctx.needs_input_grad[1]:
-            later = lambda: _add(ctx.weight, by_weight, dy, x)
-            ctx.delayed.append(later)
+            add = partial(_add, ctx.weight, by_weight, dy, x)
+            ctx.delayed.append(add)
         dx = by_x(dy, x, weight) if ctx.needs_input_grad[0] else None
         return dx, None, None, None
 
 
-@torch.no_grad()  # else the gradient would keep the graph that made it
+@torch.no_grad()  # or the gradient would keep the graph that made it
 def _add(weight, by_weight, dy, x):
     gradient = by_weight(dy, x, weight)
     weight.grad = gradient if weight.grad is None else weight.grad + gradient
@@ -54,7 +56,7 @@ LINEAR = (
 
 
 def convolution(layer):
-    """The product of a Conv2d, with its stride, padding and so on."""
+    """Return the product of a Conv2d, with its stride, padding and so on."""
     how = layer.stride, layer.padding, layer.dilation, layer.groups
     return (
         lambda x, weight: F.conv2d(x, weight, None, *how),
@@ -64,10 +66,11 @@ def convolution(layer):
 
 
 def delay_weights(module):
-    """The list to which backward passes of this module append, from now on.
+    """Put off the gradients of a module's weights; return a list of them.
 
-    The weights of nn.Linear and nn.Conv2d wait there; biases and all other
-    parameters are small, and have their gradient at once.
+    From now on, backward passes append to it a function for each weight of
+    an nn.Linear or nn.Conv2d, which adds the gradient.  Biases and all other
+    parameters are small, and get their gradients at once.
     """
     delayed = []
     for layer in module.modules():
@@ -84,7 +87,7 @@ def _is_plain(conv):
 
 
 def _forward(layer, product, tail, delayed):
-    """The layer's forward, whose product puts off the weight's gradient."""
+    """Return a forward for the layer that puts off its weight's gradient."""
 
     def forward(x):
         y = Delayed.apply(x, layer.weight, product, delayed)

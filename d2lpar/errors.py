@@ -49,7 +49,13 @@ class RankError(_InNotebooks, RuntimeError):
 
 
 class DeadlockError(RankError):
-    """Ranks wait for each other, or for something that will never come."""
+    """Ranks wait for each other, or for something that will never come.
+
+    Attribute: `cycle`, the ranks that wait for each other, each for the next and the
+    last for the first; None where they do not wait in a circle.
+    """
+
+    cycle: list[int] | None = None
 
 
 class MismatchError(RankError):

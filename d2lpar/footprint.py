@@ -1,8 +1,8 @@
-"""What a step holds and what sharding costs: bytes held by a rank, and bytes sent.
+"""Compute and count the bytes that a rank holds and sends under sharding.
 
-By closed forms, exact with padding: a flat of `size` elements is cut into n shards of
-ceil(size / n).  And counted: what a model and its optimizer really hold, and what a
-forward pass keeps for the backward pass.
+The closed forms are exact with padding: a flat of `size` elements is cut into n shards
+of ceil(size / n).  The counts are of what a model and its optimizer really hold, and of
+what a forward pass keeps for the backward pass.
 """
 
 from typing import NamedTuple
@@ -19,11 +19,11 @@ class Memory(NamedTuple):
 
 
 def memory(sizes, n, stage, parameter=4, gradient=4, state=8):
-    """The Memory of a rank, for flats of so many elements each.
+    """Return the Memory of a rank, for flats with these numbers of elements.
 
     Stage 0 is data parallel.  `parameter`, `gradient` and `state` are bytes
-    per element: Adam has two numbers of 4 bytes, in mixed precision it is
-    2, 2, 12.  ZeRO 2020, figure 1; a shard has ceil(size / n) elements.
+    per element: 4, 4, 8 with Adam, and 2, 2, 12 in mixed precision.  A shard
+    has ceil(size / n) elements.  ZeRO 2020, figure 1.
     """
     shard = sum(-(-size // n) for size in sizes)
     whole = n * shard if stage else sum(sizes)
@@ -32,11 +32,11 @@ def memory(sizes, n, stage, parameter=4, gradient=4, state=8):
 
 
 def traffic(sizes, n, stage, itemsize=4, kept=()):
-    """Bytes that a rank sends in a step of stage 1, 2 or 3.
+    """Return the bytes that a rank sends in a step of stage 1, 2 or 3.
 
-    A move of a flat sends n-1 shards.  There are two moves, and three in stage
-    3, except for flats that are `kept` from forward to backward: the model's
-    own.  All of them train.  ZeRO 2020, section 7.
+    A move of a flat sends n-1 shards.  A step makes two moves, and three in
+    stage 3, but two for flats that are `kept` from forward to backward: the
+    model's own.  All flats train.  ZeRO 2020, section 7.
     """
     moves = 3 if stage == 3 else 2
     each_way = sum(-(-size // n) for size in sizes)
@@ -45,7 +45,7 @@ def traffic(sizes, n, stage, itemsize=4, kept=()):
 
 
 def held(model, optimizer):
-    """The Memory that this rank really holds, each storage counted once."""
+    """Count the Memory that this rank really holds, each storage once."""
     states = [x for state in optimizer.state.values() for x in state.values()]
     kinds = [
         [x for flat in model.flats for x in (flat.full, flat.own)],
@@ -64,10 +64,11 @@ def held(model, optimizer):
 
 
 def kept(forward, owned=()):
-    """(what `forward()` returns, bytes that autograd keeps for backward).
+    """Return (what `forward()` returns, bytes that autograd keeps).
 
-    Each storage counts once, however many tensors look into it.  Those of the
-    tensors in `owned` do not count: parameters are there anyway.
+    What it keeps is for the backward pass.  Each storage counts once, even if
+    several tensors share it.  Those of the tensors in `owned` do not count:
+    usually these are the parameters, which are in memory anyway.
     """
     skipped = {id(x.untyped_storage()) for x in owned}
     storages = {}
@@ -75,7 +76,7 @@ def kept(forward, owned=()):
     def pack(x):
         storage = x.untyped_storage()
         if id(storage) not in skipped:
-            storages[id(storage)] = storage  # alive, so its id is its own
+            storages[id(storage)] = storage  # else its id is used again
         return x
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):

@@ -3,6 +3,15 @@
 Value i is what layer i makes, value -1 is the network's input.  A layer is a recipe:
 its module is made where it is needed, with values that depend on its number alone.
 L layers, N rows of the batch, [N, C, H, W] pictures with C channels.
+
+A U-Net (Ronneberger et al. 2015) with three levels; a number is a layer, and layers
+6 and 9 double width and height:
+
+    channels     8    0  1 ------------ skip ----------> 10  11  12
+                          \\                             /
+                16         2  3 ---- skip ----> 7  8 -- 9
+                               \\               /
+                32              4  5 -------- 6
 """
 
 from collections.abc import Callable
@@ -14,7 +23,7 @@ from torch import nn
 
 
 class Layer(NamedTuple):
-    """One layer: `make()` is its module, `needs` are the values it takes."""
+    """Describe a layer: `make()` builds its module, `needs` are its inputs."""
 
     name: str
     make: Callable
@@ -22,15 +31,15 @@ class Layer(NamedTuple):
 
 
 def chain(*makers):
-    """The network in which every layer takes what the one before has made."""
+    """Return the network in which every layer takes the value before it."""
     makers = enumerate(makers)
     return [Layer(f"layer {i}", make, (i - 1,)) for i, make in makers]
 
 
 def build(net, first=0, last=None, seed=0):
-    """The modules of the layers from `first` to before `last`.
+    """Build the modules of the layers from `first` to before `last`.
 
-    Their values depend on the layer's number and the seed, never on the rank.
+    Initial values depend on the layer's number and the seed, not on the rank.
     """
     here, layers = torch.get_default_device(), nn.ModuleList()
     seeded = [here] if here.type == "cuda" else []
@@ -42,32 +51,24 @@ def build(net, first=0, last=None, seed=0):
 
 
 class Whole(nn.Module):
-    """All layers on one device: the serial truth."""
+    """Run all layers on one device.  The serial truth."""
 
     def __init__(self, net, seed=0):
         super().__init__()
         self.net, self.layers = net, build(net, seed=seed)
 
     def forward(self, x):
-        """What the last layer makes of x."""
+        """Return the value of the last layer."""
         values = {-1: x}
         for i, layer in enumerate(self.layers):
             values[i] = layer(*[values[v] for v in self.net[i].needs])
         return values[i]
 
 
-# A U-Net (Ronneberger et al. 2015) with three levels; a number is a layer.
-# Layers 6 and 9 double width and height:
-#
-#     channels     8    0  1 ------------ skip ----------> 10  11  12
-#                           \                             /
-#                 16         2  3 ---- skip ----> 7  8 -- 9
-#                                \               /
-#                 32              4  5 -------- 6
 class Conv(nn.Module):
-    """A 3x3 convolution, a norm, a ReLU, of one value or of two side by side.
+    """Apply a 3x3 convolution, a norm and a ReLU to one value or two joined.
 
-    With `pool` it works on a picture of half the width and height.
+    With `pool` it first halves the width and height of the picture.
     """
 
     def __init__(self, channels, out, norm=None, pool=False, dtype=None):
@@ -79,23 +80,27 @@ class Conv(nn.Module):
     def forward(self, x, skip=None):
         """[N, channels, H, W] to [N, out, H, W], or half of H and W."""
         if skip is not None:
-            if skip.shape[-2:] != x.shape[-2:]:
-                raise ValueError(
-                    f"The skip has {list(skip.shape[-2:])} pixels, what comes "
-                    f"from below {list(x.shape[-2:])}: take a picture whose "
-                    "sides can be halved evenly on each level."
-                )
-            x = torch.cat([skip, x], dim=1)
+            x = side_by_side(skip, x)
         return torch.relu(self.norm(self.conv(self.pool(x))))
 
 
+def side_by_side(skip, x):
+    """Join the channels of two values; ValueError unless pixels agree."""
+    if skip.shape[-2:] != x.shape[-2:]:
+        raise ValueError(
+            f"The skip has {list(skip.shape[-2:])} pixels, what comes "
+            f"from below {list(x.shape[-2:])}: take a picture whose "
+            "sides can be halved evenly on each level."
+        )
+    return torch.cat([skip, x], dim=1)
+
+
 def unet(widths, channels=1, classes=3, norm=None, dtype=None):
-    """The layers of a U-Net: two convolutions on a level, down and up again.
+    """Return the layers of a U-Net, with two convolutions on each level.
 
     `widths` are the channels of the levels from the top; a level has half the
-    width and height of the one above it.  `norm(channels, dtype=...)` makes a
-    module, such as `nn.BatchNorm2d`.  [N, channels, H, W] to scores
-    [N, classes, H, W].
+    width and height of the one above.  `norm(channels, dtype=...)` makes a
+    module.  Pictures [N, channels, H, W] become scores [N, classes, H, W].
     """
     conv = partial(partial, Conv, norm=norm, dtype=dtype)
     net, wide = [], channels
@@ -116,7 +121,7 @@ def unet(widths, channels=1, classes=3, norm=None, dtype=None):
 
 
 def comes_in(net, first, last):
-    """The values that layers `first` to before `last` take from other parts.
+    """Return the values that layers first to before last take from outside.
 
     The network's input lives with layer 0.
     """

@@ -1,8 +1,9 @@
-"""The nets of the sources: AlexNet, VGG-16, ResNet-50, DenseNet-169 and GPT.
+"""The nets that the course counts: AlexNet, VGG-16, ResNet-50, DenseNet-169 and GPT.
 
-Made of `torch.nn` alone, so that every parameter can be read here.  Under
-`torch.device("meta")` they have shapes and no memory: a net of 175 billion parameters
-is built on a laptop.  Letters: N batch, C channels, T places of a sequence, D width.
+They are made of `torch.nn` alone, so that every parameter can be found in this file.
+Built under `torch.device("meta")` they have shapes but no memory, so that a laptop can
+hold a net of 175 billion parameters.  Letters: N batch, T positions in a sequence, D
+width, H and W height and width of an image.
 """
 
 import torch
@@ -10,11 +11,12 @@ from torch import nn
 
 
 def alexnet(classes=1000, towers=1):
-    """AlexNet for pictures [N, 3, 227, 227], as one tower or as two.
+    """Build AlexNet for images [N, 3, 227, 227], as one tower or as two.
 
-    With two towers three convolutions see half of the channels each: one half
-    sat on each of two GPUs.  Local response normalisation is left out; it has
-    no parameters.  Source: Krizhevsky et al. 2012, section 3.5.
+    The net of 2012 had two towers, one on each GPU: in three convolutions a
+    channel sees only the channels of its own tower.  Local response
+    normalisation has no parameters and is left out.  Krizhevsky et al. 2012,
+    section 3.5.
     """
     return nn.Sequential(
         *[nn.Conv2d(3, 96, 11, stride=4), nn.ReLU(), nn.MaxPool2d(3, 2)],
@@ -31,9 +33,9 @@ def alexnet(classes=1000, towers=1):
 
 
 def vgg16(classes=1000):
-    """VGG-16 for pictures [N, 3, 224, 224]: 13 convolutions, 3 dense layers.
+    """Build VGG-16 for images [N, 3, 224, 224]: 13 convolutions, 3 dense.
 
-    Source: Simonyan and Zisserman 2015, table 1, column D.
+    Simonyan and Zisserman 2015, table 1, column D.
     """
     layers, before = [], 3
     for width, depth in [(64, 2), (128, 2), (256, 3), (512, 3), (512, 3)]:
@@ -50,10 +52,10 @@ def vgg16(classes=1000):
 
 
 class Bottleneck(nn.Module):
-    """1x1, 3x3, 1x1 convolutions; the input is added to what they give.
+    """Convolutions 1x1, 3x3 and 1x1, whose result is added to their input.
 
-    The middle one has `width` channels, the block gives four times as many.
-    Source: He et al. 2016, figure 5; the stride sits in the 3x3.
+    The 3x3 has `width` channels and the stride; the output has 4 * `width`
+    channels.  He et al. 2016, figure 5.
     """
 
     def __init__(self, before, width, stride):
@@ -72,14 +74,14 @@ class Bottleneck(nn.Module):
             self.short.append(nn.BatchNorm2d(after))
 
     def forward(self, x):
-        """[N, before, H, W] to [N, 4 width, H/stride, W/stride]."""
+        """Map [N, before, H, W] to [N, 4 width, H/stride, W/stride]."""
         return (self.main(x) + self.short(x)).relu()
 
 
 def resnet50(classes=1000):
-    """ResNet-50 for pictures [N, 3, 224, 224]: 16 bottlenecks.
+    """Build ResNet-50 for images [N, 3, 224, 224], with 16 bottlenecks.
 
-    Source: He et al. 2016, table 1.
+    He et al. 2016, table 1.
     """
     layers = [nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False)]
     layers += [nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
@@ -94,9 +96,9 @@ def resnet50(classes=1000):
 
 
 class Dense(nn.Module):
-    """What came in, and behind it 32 channels made from all of it.
+    """A layer that appends `growth` new channels to those that it receives.
 
-    Source: Huang et al. 2017, section 3, DenseNet-BC with growth rate 32.
+    Huang et al. 2017, section 3, DenseNet-BC with growth rate 32.
     """
 
     def __init__(self, before, growth=32):
@@ -109,15 +111,15 @@ class Dense(nn.Module):
         )
 
     def forward(self, x):
-        """[N, before, H, W] to [N, before + growth, H, W]."""
+        """Map [N, before, H, W] to [N, before + growth, H, W]."""
         return torch.cat([x, self.main(x)], dim=1)
 
 
 def densenet169(classes=1000):
-    """DenseNet-169 for pictures [N, 3, 224, 224]: 82 dense layers in 4 blocks.
+    """Build DenseNet-169 for images [N, 3, 224, 224]: 82 layers in 4 blocks.
 
-    Between two blocks a transition halves channels, height and width.
-    Source: Huang et al. 2017, table 1.
+    A transition between two blocks halves channels, height and width.
+    Huang et al. 2017, table 1.
     """
     layers = [nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False)]
     layers += [nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
@@ -135,10 +137,10 @@ def densenet169(classes=1000):
 
 
 def attention(q, k, v):
-    """What each place takes from itself and the earlier ones.
+    """Average v over this and all earlier positions, weighted by scores.
 
-    All are [N, heads, T, size].  The scores of all pairs are written out.
-    Source: Vaswani et al. 2017, section 3.2.
+    All tensors are [N, heads, T, size].  The scores of all pairs of positions
+    are written out, [N, heads, T, T].  Vaswani et al. 2017, section 3.2.
     """
     T, size = q.shape[-2:]
     scores = q @ k.transpose(-1, -2) / size**0.5  # [N, heads, T, T]
@@ -147,9 +149,9 @@ def attention(q, k, v):
 
 
 class Block(nn.Module):
-    """Attention, then an MLP four times as wide; each adds to what came in.
+    """Attention, then an MLP four times as wide; each is added to its input.
 
-    Source: Radford et al. 2019, section 2.3.
+    Radford et al. 2019, section 2.3.
     """
 
     def __init__(self, D, heads):
@@ -171,22 +173,23 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """A decoder in the shape of GPT-2 and GPT-3: tokens [N, T] to scores.
+    """A decoder in the shape of GPT-2 and GPT-3.
 
-    The scores [N, T, vocabulary] are made with the table of tokens: one matrix
-    in two places.  Sources: Radford et al. 2019; Brown et al. 2020, table 2.1.
-    Every second layer of GPT-3 is sparse; that changes no parameter.
+    The table of token embeddings also makes the scores: one matrix is used
+    twice.  Every second layer of GPT-3 has sparse attention, here all layers
+    are dense, which changes no parameter.  Radford et al. 2019; Brown et al.
+    2020, table 2.1.
     """
 
     def __init__(self, D, depth, heads, context=2048, vocabulary=50257):
         super().__init__()
         self.token = nn.Embedding(vocabulary, D)
-        self.place = nn.Embedding(context, D)
+        self.position = nn.Embedding(context, D)
         self.blocks = nn.Sequential(*[Block(D, heads) for _ in range(depth)])
         self.norm = nn.LayerNorm(D)
 
     def forward(self, tokens):
-        """[N, T] integers to [N, T, vocabulary]."""
-        places = torch.arange(tokens.shape[1], device=tokens.device)
-        x = self.token(tokens) + self.place(places)  # [N, T, D]
+        """Map tokens [N, T], integers, to scores [N, T, vocabulary]."""
+        positions = torch.arange(tokens.shape[1], device=tokens.device)
+        x = self.token(tokens) + self.position(positions)  # [N, T, D]
         return self.norm(self.blocks(x)) @ self.token.weight.T

@@ -1,4 +1,4 @@
-"""Network partition: every rank has some whole layers, and what they make travels.
+"""Network partition: give every rank some whole layers, and send their values on.
 
 A small U-Net of six layers, cut before layer 3.  Value i is what layer i makes, value
 -1 the input:
@@ -20,13 +20,13 @@ from torch import nn
 from .layers import build, comes_in
 
 
-# What travels is the same on both sides of a line, and in the same order:
+# Sender and receiver agree on an order:
 #
-#     down    values in the order in which they are made
-#     up      gradients in the order in which they are complete: each is, when
-#             backward has passed the first layer of the part that takes it
+#     down    values, in the order in which they are made
+#     up      gradients, in the order in which they become final: each does
+#             when backward has passed the earliest layer that takes the value
 def way_back(net, first, last):
-    """The values that come in, in the order in which their gradients leave."""
+    """Return the values that come in, in the order their gradients leave."""
     begins = {}
     for i in range(last - 1, first - 1, -1):
         begins |= dict.fromkeys(net[i].needs, i)
@@ -34,30 +34,36 @@ def way_back(net, first, last):
 
 
 def home_of(part, v):
-    """The rank that has value v first."""
+    """Return the rank that makes value v."""
     return sum(end <= max(v, 0) for end in part.ends) - 1
 
 
 def like_value(part, v):
-    """An empty tensor for value v or its gradient, with the rows of part.x."""
+    """Make an empty tensor for value v or its gradient, with part.x's rows."""
     if v < 0:
         return torch.empty_like(part.x, memory_format=torch.contiguous_format)
     row, dtype = part.size[v].row, part.size[v].dtype
     return torch.empty(len(part.x), *row, dtype=dtype)
 
 
-def forward_part(part, x):
-    """What the last layer makes, on the last rank; None elsewhere.
-
-    Rank 0 reads x, the other ranks only its shape.  Receives are open from the
-    start, and a value leaves as soon as it is made.
-    """
-    values, going, part.x = {}, [], x
-    part.sent, part.came, part.queue = {}, {}, []
+def open_receives(part):
+    """Start to receive all values from other parts: {v: (buffer, Work)}."""
     coming = {}
     for v in comes_in(part.net, part.first, part.last):
         buffer, src = like_value(part, v), home_of(part, v)
         coming[v] = buffer, dist.irecv(buffer, group=part.group, group_src=src)
+    return coming
+
+
+def forward_part(part, x):
+    """Run this rank's layers; return the output on the last rank, else None.
+
+    Rank 0 reads x, the other ranks only its shape.  All receives are open from
+    the start, and a value leaves as soon as it is made.
+    """
+    values, going, part.x = {}, [], x
+    part.sent, part.came, part.queue = {}, {}, []
+    coming = open_receives(part)
     if part.r == 0:
         values[-1] = x
         going += send_value(part, -1, x)
@@ -73,7 +79,7 @@ def forward_part(part, x):
 
 
 def send_value(part, v, value):
-    """Value v is on its way to all that take it: [(Work, tensor), ...]."""
+    """Start to send value v to all that take it: [(Work, tensor), ...]."""
     readers = [r for r, back in enumerate(part.back) if v in back]
     if not readers:
         return []
@@ -90,7 +96,7 @@ def send_value(part, v, value):
 
 
 def receive_value(part, v, buffer, work):
-    """Value v of another part, as a leaf whose gradient goes back."""
+    """Wait for value v; make it a leaf whose gradient goes back by itself."""
     work.wait()
     if returns(part, v):
         buffer.requires_grad_()
@@ -101,19 +107,19 @@ def receive_value(part, v, buffer, work):
 
 
 def returns(part, v):
-    """Whether value v has a gradient that goes back."""
+    """Tell whether value v has a gradient that goes back."""
     if v < 0:
         return part.x.requires_grad
     return part.size[v].dtype.is_floating_point
 
 
-# Autograd may complete them in another order than the agreed one.  On a rank
-# that owes the gradients of 0, 2, 1:
+# Gradients may become final in a different order than the agreed one.  On a
+# rank that owes the gradients of 0, 2, 1:
 #
-#     complete      0     1     2
-#     leave         0           2, 1
+#     final      0     1     2
+#     sent       0           2, 1
 def send_back(part, v, gradient):
-    """The gradient of value v leaves, as soon as it is its turn."""
+    """Send the gradient of value v, as soon as it is its turn."""
     part.ready[v] = gradient.contiguous()
     while part.owed and part.owed[0] in part.ready:
         v = part.owed.pop(0)
@@ -122,7 +128,7 @@ def send_back(part, v, gradient):
 
 
 def gradients_back(part):
-    """[(value, its gradient), ...] of all that later parts have taken."""
+    """Receive [(value, its gradient), ...] of all that later parts took."""
     coming, gradients = [], {}
     for r, back in enumerate(part.back):
         for v in (v for v in back if v in part.sent and returns(part, v)):
@@ -136,10 +142,10 @@ def gradients_back(part):
 
 
 def backward_part(part, loss=None):
-    """This rank's parameters have their gradients.
+    """Give this rank's parameters their gradients.
 
-    The last rank has a loss.  Gradients of values have come from later parts,
-    and have gone to earlier ones.
+    The last rank passes its loss.  Gradients of values arrive from later
+    parts, and leave for earlier ones.
     """
     part.ready, part.queue = {}, []
     part.owed = [v for v in part.back[part.r] if returns(part, v)]
@@ -156,13 +162,13 @@ def backward_part(part, loss=None):
 
 
 class Part(nn.Module):
-    """This rank's layers of a network that is cut between the ranks.
+    """Hold and run this rank's layers of a network that is cut between ranks.
 
     net, cuts    rank r has the layers between two cuts; one part for each rank
-    size         as `sizes` gives them, for a batch of any number of rows
+    size         from `sizes`, for a batch of any number of rows
 
-    Call it, then `backward`, on all ranks.  Parameters then have the gradients
-    of one device.  Values must be tensors whose first dimension are the rows.
+    Call it, then `backward`, on all ranks: parameters then have the gradients
+    of one device.  Rows must be the first dimension of every value.
     """
 
     forward, backward = forward_part, backward_part
@@ -179,7 +185,7 @@ class Part(nn.Module):
 
 
 def _ends(net, cuts, n):
-    """[0, *cuts, L]; ValueError where they do not cut it into n parts."""
+    """Return [0, *cuts, L]; ValueError unless they make n parts."""
     ends, L = [0, *cuts, len(net)], len(net)
     if any(a >= b for a, b in zip(ends, ends[1:], strict=False)):
         raise ValueError(f"Cuts rise from 1 to {L - 1} here, not {cuts}.")

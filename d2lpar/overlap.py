@@ -1,21 +1,21 @@
-"""Data parallel training whose communication hides behind the backward pass.
+"""Train replicas of a model, and send gradients during the backward pass.
 
-Four modules with one interface.  All leave the gradients of one device; they differ in
-what an all-reduce carries, and in when it begins:
+Four modules share one interface.  All of them end with the gradients of one device.
+They differ in what an all-reduce carries, and in when it starts:
 
-    module          one all-reduce for       begins
+    module          one all-reduce for       starts
     NaiveDDP        each parameter           after the backward pass
     FlatDDP         all of one dtype         after the backward pass
     BucketedDDP     about `bucket_bytes`     after the backward pass
-    OverlappedDDP   about `bucket_bytes`     as soon as its gradients are there
+    OverlappedDDP   about `bucket_bytes`     as soon as its gradients are ready
 
     ddp = OverlappedDDP(model)     every rank has the parameters of rank 0
-    loss_of(ddp(x), y).backward()  the gradients of this rank
-    ddp.finish()                   their mean over the ranks
+    loss_of(ddp(x), y).backward()  computes this rank's gradients
+    ddp.finish()                   replaces them by the mean over ranks
     optimizer.step()
 
 Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data Parallel
-Training", section 3.2, has the four steps in this order.
+Training", section 3.2, takes the four steps in this order.
 """
 
 import contextlib
@@ -27,20 +27,22 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from .world.labels import label_layers
+
 USUAL = 25 * 2**20  # bytes of a bucket, as in torch
 
 
-# Backward makes the last layer's gradients first: buckets fill from the end.
+# The backward pass starts at the last layer, so buckets fill from the end.
 #
 #     forward    w0 b0   w1 b1   w2 b2
 #     backward                   b2 w2  ->  bucket 0
 #                        b1 w1          ->  bucket 1
-#                b0 w0                  ->  bucket 2, the last one on its way
+#                b0 w0                  ->  bucket 2, the last to be sent
 def plan_buckets(tensors, bucket_bytes=math.inf):
-    """Lists of tensors, in the order in which backward completes them.
+    """Divide tensors into lists, in the order in which backward ends them.
 
-    `tensors` stand in the order of the forward pass.  A list has one dtype and
-    device, and is full as soon as it has `bucket_bytes` or more.
+    `tensors` are in the order of the forward pass.  All tensors of a list have
+    one dtype and device.  A list is full once it has `bucket_bytes` or more.
     """
     if not bucket_bytes >= 0:
         raise ValueError(f"bucket_bytes is 0 or more, not {bucket_bytes!r}.")
@@ -52,15 +54,15 @@ def plan_buckets(tensors, bucket_bytes=math.inf):
             plan.append(filling[kind])
         filling[kind].append((i, x))
         if sum(y.nbytes for _, y in filling[kind]) >= bucket_bytes:
-            del filling[kind]  # full: the next one of this kind begins another
-    plan.sort(key=lambda bucket: bucket[-1][0])  # by the last one to come
+            del filling[kind]  # full: the next such tensor starts a new list
+    plan.sort(key=lambda bucket: bucket[-1][0])  # by the last to be complete
     return [[x for _, x in bucket] for bucket in plan]
 
 
 def broadcast_state(tensors, group=None):
-    """`tensors` of every rank equal those of the group's first rank, in place.
+    """Overwrite `tensors` on every rank with those of the group's first rank.
 
-    One message for each dtype and device, however many tensors there are.
+    Makes one broadcast for each dtype and device, for any number of tensors.
     """
     for some in plan_buckets(tensors):
         flat = torch.cat([x.detach().reshape(-1) for x in some])
@@ -70,15 +72,15 @@ def broadcast_state(tensors, group=None):
             x.detach().copy_(new.view_as(x))
 
 
-# One piece of memory, and the gradients are views of it.  A flag behind them
-# says whether a rank had that gradient; flags are added up with the rest.
+# A bucket is one tensor, and its gradients are views of it.  One flag for each
+# gradient follows: 1 if the rank had it.  The all-reduce sums the flags, too.
 #
 #     flat    w2 w2 w2 w2 b2 b2 | 1 1
 #     views   [2, 2]      [2]     flags
 class Bucket:
-    """The gradients of some parameters, which travel together.
+    """Hold the gradients of some parameters in one tensor, to send at once.
 
-    `missing` are the parameters, by number, whose gradient is not in yet.
+    `missing` is the set of places whose gradient has not been put in yet.
     """
 
     def __init__(self, weights):
@@ -88,11 +90,11 @@ class Bucket:
         *pieces, self.flags = self.flat.split([*sizes, len(weights)])
         pairs = zip(pieces, weights, strict=True)
         self.views = [piece.view(p.shape) for piece, p in pairs]
-        self.work = None  # of the all-reduce, while it is on its way
+        self.work = None  # the Work of its all-reduce, while in flight
 
 
 def put_gradient(bucket, i, scale):
-    """The gradient of parameter i, times `scale`, is in its bucket."""
+    """Move the gradient of parameter i, times `scale`, into its bucket."""
     p, view = bucket.weights[i], bucket.views[i]
     if p.grad.layout is not torch.strided:
         raise TypeError(
@@ -100,12 +102,12 @@ def put_gradient(bucket, i, scale):
             "make the embedding with sparse=False."
         )
     torch.mul(p.grad, scale, out=view)
-    p.grad = view  # the tensor that autograd made is free
+    p.grad = view  # frees the tensor that autograd made
     bucket.missing.discard(i)
 
 
 def send_bucket(bucket, allreduce, group=None):
-    """Its sum over ranks is on its way; a gradient missing here is zero."""
+    """Start the bucket's all-reduce, with zeros for gradients missing here."""
     bucket.flags.fill_(1)
     for i in bucket.missing:
         bucket.views[i].zero_()
@@ -114,7 +116,7 @@ def send_bucket(bucket, allreduce, group=None):
 
 
 def receive_bucket(bucket):
-    """Its sum is here; a gradient that no rank had is None."""
+    """Wait for the bucket's sum.  A gradient that no rank had becomes None."""
     if bucket.work is not None:
         bucket.work.wait()
     for i in bucket.missing:
@@ -124,15 +126,15 @@ def receive_bucket(bucket):
 
 
 def begin_allreduce(tensor, group=None):
-    """The sum over ranks is on its way into `tensor`: wait for the Work."""
+    """Start to sum `tensor` over ranks, in place, and return the Work."""
     return dist.all_reduce(tensor, group=group, async_op=True)
 
 
 class Replica(nn.Module):
-    """A model that begins with the state of the group's first rank.
+    """Wrap a model, and give it the state of the group's first rank.
 
-    In training, so does every forward pass as far as buffers are concerned.
-    ValueError, TypeError: a model that cannot be trained.
+    In training, each forward pass first fetches that rank's buffers again.
+    Raises TypeError or ValueError for a model that cannot be trained.
     """
 
     def __init__(
@@ -144,7 +146,8 @@ class Replica(nn.Module):
     ):
         super().__init__()
         self.names = _names_of_trained(model)
-        self.module, self.group, self.allreduce = model, group, allreduce
+        self.module = label_layers(model)  # for timelines
+        self.group, self.allreduce = group, allreduce
         self.synchronised, self.broadcast_buffers = True, broadcast_buffers
         broadcast_state([*model.parameters(), *model.buffers()], group)
 
@@ -155,34 +158,34 @@ class Replica(nn.Module):
 
 
 class NaiveDDP(Replica):
-    """Its `finish` averages the gradients, an all-reduce for each parameter.
+    """Average gradients in `finish`, with an all-reduce for each parameter.
 
-    Ranks may use other parameters.  `allreduce` begins a sum and returns its
-    Work, or has done it and returns None, as those of `d2lpar.allreduce`.
+    Ranks may use different parameters.  `allreduce` starts a sum and returns
+    its Work, or completes it and returns None, as in `d2lpar.allreduce`.
     """
 
     def __init__(self, model, group=None, bucket_bytes=0, **options):
         super().__init__(model, group, **options)
         plan = plan_buckets(self.names, bucket_bytes)
         self.buckets = [Bucket(weights) for weights in plan]
-        self.begun = 0  # how many are on their way
+        self.begun = 0  # how many buckets have been sent
         self.scale = 1 / dist.get_world_size(group)
 
     def finish(self, then=None):
-        """The gradients are the mean over ranks: call it after backward.
+        """Replace the gradients by their mean over ranks, after backward.
 
-        `then(k)` is called as soon as those of `buckets[k]` are there.
+        Calls `then(k)` as soon as the mean of `buckets[k]` has arrived.
         """
         if self.synchronised:
             _average(self, then)
 
     def no_sync(self):
-        """Inside, gradients add up on this rank, and nothing is sent."""
+        """Return a context in which gradients add up and nothing is sent."""
         return _no_sync(self)
 
 
 def _average(ddp, then):
-    """Send what is not on its way yet, and receive it all."""
+    """Send the buckets that have not been sent yet, and wait for all."""
     for bucket in ddp.buckets:
         for i in sorted(bucket.missing):
             if bucket.weights[i].grad is not None:
@@ -193,7 +196,7 @@ def _average(ddp, then):
     for k, bucket in enumerate(ddp.buckets):
         receive_bucket(bucket)
         if then is not None:
-            then(k)  # while later buckets still travel
+            then(k)  # later buckets are still in flight
 
 
 @contextlib.contextmanager
@@ -206,26 +209,26 @@ def _no_sync(ddp):
 
 
 class FlatDDP(NaiveDDP):
-    """The same with one all-reduce for all gradients of a dtype."""
+    """Average gradients in `finish`, with one all-reduce for each dtype."""
 
     def __init__(self, model, group=None, **options):
         super().__init__(model, group, math.inf, **options)
 
 
 class BucketedDDP(NaiveDDP):
-    """The same with an all-reduce for every `bucket_bytes` of gradients."""
+    """Average gradients in `finish`, with an all-reduce for each bucket."""
 
     def __init__(self, model, group=None, bucket_bytes=USUAL, **options):
         super().__init__(model, group, bucket_bytes, **options)
 
 
-# All ranks begin buckets in the order of the plan, whatever fills up first.
+# All ranks send buckets in the order of the plan, whichever is full first.
 #
 #     backward   b2 w2 | b1 w1 | b0 w0 |
 #     network          | bucket 0 | bucket 1 | bucket 2 |
 #     finish                            waits for all three
 class OverlappedDDP(BucketedDDP):
-    """The same, and a full bucket travels while backward goes on."""
+    """Send each bucket when it is full, while the backward pass goes on."""
 
     def __init__(self, model, group=None, bucket_bytes=USUAL, **options):
         super().__init__(model, group, bucket_bytes, **options)
@@ -237,7 +240,7 @@ class OverlappedDDP(BucketedDDP):
 
 
 def _arrived(weak, k, i, p):
-    """Autograd has completed the gradient of `p`: place i of bucket k."""
+    """Take the complete gradient of `p`, and send every full bucket."""
     ddp = weak()
     if ddp is None or not ddp.synchronised:
         return
@@ -253,7 +256,7 @@ def _arrived(weak, k, i, p):
 
 
 def _names_of_trained(model):
-    """{parameter: name} of those with gradients; a tied one is there once."""
+    """Map each parameter that needs a gradient to its name."""
     if not isinstance(model, nn.Module) or isinstance(model, Replica):
         kind = type(model).__name__
         raise TypeError(f"A DDP wraps a torch.nn.Module, not a {kind}.")

@@ -1,21 +1,21 @@
 """Parameter servers: some ranks keep the parameters, the others compute gradients.
 
-One step of two workers and one server; S is the size of the parameters:
+One step of two workers and one server, where S is the size of the parameters:
 
                 server 0              worker 1           worker 2
     pull        parameters ->         <-  S bytes        <-  S bytes
     compute                           own batch          own batch
     push        optimizer step        S bytes  ->        S bytes  ->
 
-A worker only pulls, computes and pushes.  When the server answers is the server's rule:
+A worker only pulls, computes and pushes.  The server's rule decides when it answers:
 
-    rule              an update has                who waits
-    synchronous       all gradients of a step      all, for the slowest
-    asynchronous      one gradient, maybe stale    nobody
-    with a bound      one gradient                 who is too far ahead
-    with backups      the first gradients          nobody, for the last
+    rule              an update uses               who waits
+    synchronous       all gradients of a step      every worker, for the slowest
+    asynchronous      one gradient, maybe stale    no worker
+    with a bound      one gradient                 workers that are too far ahead
+    with backups      the first gradients          no worker for the last ones
 
-Without a server, `local_sgd` averages parameters now and then, and `TopK` makes
+Without a server, `local_sgd` averages the parameters every few steps, and `TopK` makes
 messages shorter.  n ranks, k servers.  Ranks 0 to k-1 serve, the others work.
 """
 
@@ -30,18 +30,19 @@ NOTE = 1  # tag of the short messages that announce a gradient
 
 
 class Flat:
-    """The trained parameters of a model are views of `values`, in one tensor.
+    """Put the trained parameters of a model into one tensor, `values` [D].
 
-    So are their gradients, of `grads`; both are [D].  Tied weights stand there
-    once, frozen ones do not.  A gradient stays 0 where the loss does not
-    depend on a parameter.  ValueError: none is trained, or dtypes are mixed.
+    The parameters become views of it, and their gradients views of `grads`
+    [D].  Tied weights are in it once, frozen ones are not.  A gradient stays 0
+    where the loss does not depend on a parameter.  Raises ValueError if no
+    parameter is trained, or if their dtypes differ.
     """
 
     def __init__(self, model):
         trained = [p for p in model.parameters() if p.requires_grad]
         if len(kinds := {str(p.dtype) for p in trained}) != 1:
-            found = ", ".join(sorted(kinds)) or "none that is trained"
-            raise ValueError(f"Parameters need one dtype; here: {found}.")
+            found = ", ".join(sorted(kinds)) or "no trained parameter"
+            raise ValueError(f"The parameters need one dtype. Found: {found}.")
         self.trained = trained
         self.values = torch.cat([p.detach().flatten() for p in trained])
         self.grads = torch.zeros_like(self.values)
@@ -52,33 +53,33 @@ class Flat:
 
 
 def gradient_of(flat, task, k):
-    """`flat.grads` is the gradient of task k; what the task returns.
+    """Compute the gradient of task k into `flat.grads`; return its answer.
 
-    ValueError where the task has put its gradients elsewhere.
+    Raises ValueError if the task has put its gradients elsewhere.
     """
     flat.grads.zero_()
     answer = task(k)
     start = flat.grads.data_ptr()
-    places = range(start, start + flat.grads.nbytes + 1)
+    addresses = range(start, start + flat.grads.nbytes + 1)
     for p in flat.trained:
-        if p.grad is None or p.grad.data_ptr() not in places:
+        if p.grad is None or p.grad.data_ptr() not in addresses:
             raise ValueError(
-                "A task has replaced p.grad, so its gradient would be lost: "
-                "leave zero_grad out, gradients are 0 when a task begins."
+                "The task has replaced p.grad, so its gradient would be lost. "
+                "Leave zero_grad out: gradients are 0 when a task begins."
             )
     return answer
 
 
-# Two servers.  Each has its part of the parameters.
+# Two servers, each with a part of the parameters:
 #
 #     pull     <- 0: part 0            <- 1: part 1
 #     push     note, part 0 -> 0       note, part 1 -> 1
 def work(model, task, servers=1, group=None):
-    """The servers have had the gradients of all tasks of this worker.
+    """Compute this worker's tasks, and send their gradients to the servers.
 
-    `task(k)` is a forward and a backward pass with the k-th batch.  It returns
-    (rows of the batch, whether there is another task).  Returns the number of
-    tasks.  A task: S bytes come, S leave, and a note of 16 to each server.
+    `task(k)` runs forward and backward with the k-th batch, and returns (rows
+    of the batch, whether there is another task).  Returns the number of tasks.
+    In each task S bytes come and S leave, with a note of 16 to each server.
     """
     role(servers, group)
     flat = Flat(model)
@@ -92,7 +93,7 @@ def work(model, task, servers=1, group=None):
         pushes, pulls = _pushes(note, grads, group), []
         for i, push in enumerate(pushes):
             _wait(push)
-            # server i may answer before the others have come to this worker
+            # server i may answer before the other servers have this push
             pulls += _pulls(values[i : i + 1], group, i) if more else []
         done += 1
     return done
@@ -104,7 +105,7 @@ def _pulls(parts, group, first=0):
 
 
 def _pushes(note, parts, group):
-    works = []  # two of each server
+    works = []  # two for each server
     for i, part in enumerate(parts):
         note_sent = dist.isend(note, group=group, group_dst=i, tag=NOTE)
         works.append((note_sent, dist.isend(part, group=group, group_dst=i)))
@@ -118,10 +119,10 @@ def _wait(works):
 
 @dataclass
 class Server:
-    """A part of the parameters, its optimizer, and a book of who has what.
+    """A part of the parameters, its optimizer, and who has which version.
 
     shard      [D/k], the parameters of this server, with their gradient
-    workers    those that still have tasks; each server begins with another
+    workers    that still have tasks; each server begins with a different one
     clock      {worker: number of gradients that came from it}
     given      {worker: version of the parameters that it has}
     version    the number of updates so far
@@ -137,10 +138,11 @@ class Server:
 
 
 def serve(model, make_optimizer, servers=1, group=None):
-    """A `Server` of this rank's part of the parameters; a rule drives it.
+    """Make the `Server` of this rank's part of the parameters.
 
-    `make_optimizer(parameters)` makes a torch optimizer that treats each
-    element by itself, as SGD and Adam do.  Li et al. 2014, section 3.
+    A rule drives it.  `make_optimizer(parameters)` makes a torch optimizer
+    that treats each element by itself, as SGD and Adam do.  Li et al. 2014,
+    section 3.
     """
     n, r = role(servers, group, serves=True)
     shard = Flat(model).values.tensor_split(servers)[r].clone()  # [D/k]
@@ -155,17 +157,17 @@ def serve(model, make_optimizer, servers=1, group=None):
 
 
 def give(server, worker):
-    """The worker has the parameters as they are now: S/k bytes."""
+    """Send a worker the parameters as they are now: S/k bytes."""
     shard = server.shard.detach()
     dist.send(shard, group=server.group, group_dst=worker)
     server.given[worker] = server.version
 
 
 def take(server, gradient, worker=None):
-    """(worker, rows, age) of the gradient that has come into `gradient`.
+    """Receive a gradient into `gradient`, and return (worker, rows, age).
 
-    From this worker, or else from whoever is first.  The age is the number of
-    updates since it had its parameters.
+    It comes from `worker`, or from whichever worker is first.  Its age is the
+    number of updates since this worker was given its parameters.
     """
     group, note = server.group, torch.zeros(2, dtype=torch.int64)
     source = dist.recv(note, group=group, group_src=worker, tag=NOTE)
@@ -179,7 +181,7 @@ def take(server, gradient, worker=None):
 
 
 def update(server):
-    """One optimizer step with the gradient that the shard has."""
+    """Make one optimizer step with the gradient that the shard has."""
     server.optimizer.step()
     server.version += 1
 
@@ -189,10 +191,10 @@ def update(server):
 #     give 1   give 2   take 1   take 2   update
 #     give 1   give 2   take 1   take 2   update
 def synchronous(server):
-    """Every update has the gradients of all workers, as one large batch has.
+    """Update with the gradients of all workers, as one large batch would.
 
-    A generator: it yields [ages] after each update.  Gradients are weighted by
-    their rows, and added in one fixed order, so the bits repeat.
+    A generator that yields [ages] after each update.  Gradients are weighted
+    by their rows and added in a fixed order, so the bits repeat.
     """
     total = server.shard.grad
     incoming = torch.empty_like(total)
@@ -210,19 +212,19 @@ def synchronous(server):
         yield [0] * len(present)
 
 
-# Worker 2 is slow; nobody waits for it:
+# Worker 2 is slow, and no worker waits for it:
 #
 #     give 1   give 2   take 1   update   give 1   take 1   update   give 1
 #     take 2   update   give 2                     its gradient has age 2
 def asynchronous(server, bound=None):
-    """Every gradient is an update of its own, in the order in which they come.
+    """Update with each gradient by itself, in the order in which they come.
 
-    `bound` s: nobody begins a task who has done over s more than the slowest.
-    Then n workers make ages of at most (n-1)(2s+1).  Yields [age].
-    Dean et al. 2012; the bound: Ho et al. 2013.
+    With a `bound` s, no worker begins a task that has done over s more than
+    the slowest.  The ages of n workers are then at most (n-1)(2s+1).  Yields
+    [age].  Dean et al. 2012; the bound: Ho et al. 2013.
     """
     if bound is not None and bound < 0:
-        raise ValueError(f"A bound is 0 or more steps, or None, not {bound}.")
+        raise ValueError(f"bound must be None or at least 0, not {bound}.")
     idle = list(server.workers)
     while server.workers:
         slowest = min(server.clock[worker] for worker in server.workers)
@@ -237,12 +239,12 @@ def asynchronous(server, bound=None):
         yield [age]
 
 
-# Workers 1 to 3, one spare.  3 is late: its gradient is for an older version.
+# Workers 1 to 3, one spare.  Worker 3 is late: its gradient is too old.
 #
 #     give 1 2 3   take 1   take 2   update
 #     give 1 2     take 3, drop it, give 3   take 1   take 2   update
 def with_backups(server, spare=1):
-    """Every update has the first gradients of its step, of all but `spare`.
+    """Update with the first gradients of a step, from all but `spare` workers.
 
     Later ones are dropped, so none is ever stale.  Yields [0, ...], a number
     for each gradient.  Chen et al. 2016, section 3.
@@ -250,7 +252,8 @@ def with_backups(server, spare=1):
     idle, total = list(server.workers), server.shard.grad
     wanted, incoming = len(idle) - spare, torch.empty_like(total)
     if spare < 0 or wanted < 1:
-        raise ValueError(f"{len(idle)} workers cannot spare {spare} of them.")
+        text = f"{len(idle)} workers cannot spare {spare}. At least one must"
+        raise ValueError(f"{text} work, and spare must be at least 0.")
     while server.workers:
         for worker in idle:
             give(server, worker)
@@ -268,35 +271,35 @@ def with_backups(server, spare=1):
 
 
 def _fresh(server, incoming, idle):
-    """Rows of a gradient for this version; None: it is late, and dropped."""
+    """Return the rows of a gradient for this version; None if it is late."""
     worker, rows, age = take(server, incoming)
     if age > 0 and worker in server.workers:
-        give(server, worker)  # it goes on with this version
+        give(server, worker)  # it continues with this version
     elif worker in server.workers:
         idle.append(worker)
     return rows if age == 0 else None
 
 
 def average_parameters(flat, allreduce=dist.all_reduce, group=None):
-    """`flat.values` of every rank is the mean over ranks: one all-reduce."""
+    """Replace `flat.values` by the mean over all ranks: one all-reduce."""
     allreduce(flat.values, group=group)
     flat.values /= dist.get_world_size(group)
 
 
-# Every 2 steps; + is a step of the own optimizer, = the mean over ranks:
+# Every 2 steps; + is a step of a rank's own optimizer, = the mean over ranks:
 #
 #     rank 0    + + = + + = +  =
 #     rank 1    + + = + + = +  =
 def local_sgd(model, optimizer, task, every=1, allreduce=dist.all_reduce):
-    """All ranks have trained alone, and averaged every so many steps.
+    """Train each rank alone, and average all ranks every so many steps.
 
-    Also at the end.  `every=None`: only there, which is ParallelSGD (Zinkevich
-    et al. 2010).  `task(k)` as for `work`; all ranks have as many.  Returns
-    the number of averages.  every=1 with SGD is the synchronous step.
-    Stich 2019.
+    They also average at the end.  `every=None` averages only there, which is
+    ParallelSGD (Zinkevich et al. 2010); every=1 with SGD is the synchronous
+    step.  `task(k)` as for `work`; all ranks have equally many.  Returns the
+    number of averages.  Stich 2019.
     """
     if every is not None and every < 1:
-        raise ValueError(f"Averages are 1 or more steps apart, not {every}.")
+        raise ValueError(f"every must be None or at least 1, not {every}.")
     flat = Flat(model)
     done, averages, more = 0, 0, True
     while more:
@@ -310,65 +313,66 @@ def local_sgd(model, optimizer, task, every=1, allreduce=dist.all_reduce):
 
 
 class TopK:
-    """Of each gradient the k largest entries leave; the rest waits.
+    """Let the k largest entries of each gradient leave, and keep the rest.
 
-    What has left and what waits is together all that ever came: nothing is
-    lost, only late.  `memory=False` throws the rest away.  Stich et al. 2018.
+    What is kept is added to the next gradient, so nothing is lost, only
+    delayed.  `memory=False` throws the rest away.  Stich et al. 2018.
     """
 
     def __init__(self, k, memory=True):
         self.k, self.memory, self.rest = k, memory, None
 
     def __call__(self, gradient):
-        """(values [k], places [k] as int32) of the largest entries of [D]."""
+        """Return (values [k], indices [k] as int32) of the largest entries."""
         if not 1 <= self.k <= gradient.numel():
             raise ValueError(
-                f"k is from 1 to {gradient.numel():,}, the entries of the "
-                f"gradient, not {self.k}."
+                f"k must be from 1 to {gradient.numel():,}, the number of "
+                f"entries of the gradient, not {self.k}."
             )
         if self.rest is None or not self.memory:
             self.rest = torch.zeros_like(gradient)
         self.rest += gradient
-        places = self.rest.abs().topk(self.k).indices
-        values = self.rest[places]
-        self.rest[places] = 0
-        return values, places.to(torch.int32)
+        indices = self.rest.abs().topk(self.k).indices
+        values = self.rest[indices]
+        self.rest[indices] = 0
+        return values, indices.to(torch.int32)
 
 
 def topk_average(gradient, topk, group=None):
-    """`gradient` of every rank is the mean of what the ranks' TopK let go.
+    """Replace `gradient` [D] by the mean of what the ranks' TopK let leave.
 
-    A rank sends (n-1) k values and as many places: 8 bytes each in float32.
-    `gradient` is [D]; all ranks end with the same bits.
+    A rank sends (n-1) k values and as many indices, which are 8 bytes each
+    pair in float32.  All ranks end with the same bits.
     """
     n = dist.get_world_size(group)
     mine = topk(gradient)
-    values, places = ([torch.empty_like(x) for _ in range(n)] for x in mine)
+    values, indices = ([torch.empty_like(x) for _ in range(n)] for x in mine)
     all_gather(values, mine[0], group)
-    all_gather(places, mine[1], group)
+    all_gather(indices, mine[1], group)
     gradient.zero_()
-    for value, place in zip(values, places, strict=True):
-        gradient.index_add_(0, place, value)  # partial sum of the ranks so far
+    for value, index in zip(values, indices, strict=True):
+        gradient.index_add_(0, index, value)  # partial sum of the ranks so far
     gradient /= n
 
 
 def server_group():
-    """A group in which a receive from any source is possible.
+    """Return a group in which a rank can receive from any source.
 
-    NCCL has none: there it is a second group, of Gloo, whose tensors are in
-    the host's memory.  Elsewhere None, the group of all.  All ranks call it.
+    NCCL cannot do this, so there it is a second group, of Gloo, whose tensors
+    are in the host's memory.  Elsewhere it is None, the group of all ranks.
+    All ranks must call it.
     """
     nccl = "nccl" in dist.get_backend()
     return dist.new_group(backend="gloo") if nccl else None
 
 
 def role(servers, group, serves=False):
-    """(ranks in the group, this rank's number); its role is the right one."""
+    """Check this rank's role, and return (size of the group, this rank)."""
     n, r = dist.get_world_size(group), dist.get_rank(group)
     if not 1 <= servers < n:
         raise ValueError(
-            f"{n} ranks need a server and a worker at least; here {servers} "
-            "would serve."
+            "At least one rank must serve and one must work, but "
+            f"{servers} of {n} ranks would serve."
         )
     if (0 <= r < servers) != serves:
         does = "serves" if serves else "works"

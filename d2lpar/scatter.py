@@ -1,6 +1,7 @@
-"""Seven collectives from messages: who holds which piece before, and who after.
+"""Build the seven collectives from messages.
 
-Three ranks hold A, B and C; A1 is piece 1 of A, and +1 is the sum of A1, B1 and C1:
+The table shows what three ranks hold before and after each of them.  The ranks have the
+tensors A, B and C; A1 is piece 1 of A, and +1 is the sum of A1, B1 and C1:
 
                       before                        after
                       rank 0    rank 1    rank 2    rank 0    rank 1    rank 2
@@ -12,9 +13,9 @@ Three ranks hold A, B and C; A1 is piece 1 of A, and +1 is the sum of A1, B1 and
     reduce-scatter    A0 A1 A2  B0 B1 B2  C0 C1 C2  +0        +1        +2
     all-to-all        A0 A1 A2  B0 B1 B2  C0 C1 C2  A0 B0 C0  A1 B1 C1  A2 B2 C2
 
-n ranks, r this rank, k the step.  Ranks in arguments are ranks of the group.  All work
-in place and return None, like torch's.  Tensors are contiguous.  One rank sends no
-message.
+n is the number of ranks, r this rank, k the step.  A rank in an argument is a rank of
+the group.  All functions work in place and return None, as torch's do.  They expect
+contiguous tensors.  A group of one rank sends no message.
 """
 
 import torch
@@ -30,30 +31,30 @@ from .messages import exchange
 #     1      2
 #     2      3
 def flat_broadcast(tensor, src=0, group=None):
-    """`tensor` of every rank equals that of rank `src`.
+    """Copy `tensor` from rank `src` to all ranks, one after the other.
 
-    n-1 rounds, and the root sends (n-1) S bytes.  The tensors have one size
-    and dtype.  Raises ValueError where `src` is no rank of the group.
+    Takes n-1 rounds, and the root sends (n-1) S bytes.  All tensors have the
+    same size and dtype.  Raises ValueError if `src` is no rank of the group.
     """
     n, r = members(group, src)
     if r != src:
         dist.recv(tensor, group=group, group_src=src)
         return
-    for i in _others(src, n):
-        dist.send(tensor, group=group, group_dst=i)
+    for k in range(1, n):
+        dist.send(tensor, group=group, group_dst=(src + k) % n)
 
 
-# Everyone who has it passes it on.  Place v is v to the right of the root.
+# Every rank that has the tensor passes it on.  v counts from the root.
 #
 #     step   have it          send
 #     0      0                0 -> 1
 #     1      0 1              0 -> 2   1 -> 3
 #     2      0 1 2 3          0 -> 4   1 -> 5   2 -> 6   3 -> 7
 def tree_broadcast(tensor, src=0, group=None):
-    """`tensor` of every rank equals that of rank `src`.
+    """Copy `tensor` from rank `src` to all ranks, along a binomial tree.
 
-    ceil(log2 n) rounds, n-1 messages; the root sends ceil(log2 n) S bytes.
-    The binomial tree (Thakur, Rabenseifner and Gropp 2005).
+    Takes ceil(log2 n) rounds and n-1 messages.  The root sends ceil(log2 n) S
+    bytes.  Thakur, Rabenseifner and Gropp 2005.
     """
     n, r = members(group, src)
     v = (r - src) % n
@@ -71,77 +72,78 @@ def tree_broadcast(tensor, src=0, group=None):
 #     1      shard 2 -> 2
 #     2      shard 3 -> 3         shard 0 is copied, it does not travel
 def scatter(tensor, scatter_list=None, src=0, group=None):
-    """`tensor` of rank i is shard i of the list that rank `src` has.
+    """Copy shard i of rank `src`'s list into `tensor` of rank i.
 
-    Shards may differ in size: each receiver's tensor says how much comes.
-    Empty ones do not travel.  The root sends all but its own shard, in n-1
-    rounds.  The list stays as it was; the other ranks give none.
+    Takes n-1 rounds, and the root sends all shards but its own.  Shards may
+    differ in size, and each receiver's tensor has the size of its shard.  An
+    empty shard does not travel.  Only the root has a list; it is not changed.
     """
     n, r = members(group, src)
-    _check_list(scatter_list, r == src, n)
+    check_list(scatter_list, r == src, n)
     if r == src:
-        for i in _others(src, n):
+        for i in [(src + k) % n for k in range(1, n)]:
             if scatter_list[i].numel() > 0:
                 dist.send(scatter_list[i], group=group, group_dst=i)
-        _copy_own(scatter_list[src], tensor)
+        copy_own(scatter_list[src], tensor)
     elif tensor.numel() > 0:
         dist.recv(tensor, group=group, group_src=src)
 
 
-# The scatter with its arrows turned round.
+# The scatter with its arrows reversed.
 #
 #     step   root 0 receives
 #     0      shard 1 <- 1
 #     1      shard 2 <- 2
 #     2      shard 3 <- 3
 def gather(tensor, gather_list=None, dst=0, group=None):
-    """Entry i of the list on rank `dst` is the tensor of rank i.
+    """Copy `tensor` of rank i into entry i of rank `dst`'s list.
 
-    Tensors may differ in size: the entries of the list say how much comes.
-    Empty ones do not travel.  n-1 rounds; the root receives all but its own.
-    The tensors stay as they were; the other ranks give no list.
+    Takes n-1 rounds, and the root receives all tensors but its own.  Tensors
+    may differ in size, and the entries of the list have their sizes.  An empty
+    tensor does not travel.  No tensor is changed; only the root has a list.
     """
     n, r = members(group, dst)
-    _check_list(gather_list, r == dst, n)
+    check_list(gather_list, r == dst, n)
     if r == dst:
-        for i in _others(dst, n):
+        for i in [(dst + k) % n for k in range(1, n)]:
             if gather_list[i].numel() > 0:
                 dist.recv(gather_list[i], group=group, group_src=i)
-        _copy_own(tensor, gather_list[dst])
+        copy_own(tensor, gather_list[dst])
     elif tensor.numel() > 0:
         dist.send(tensor, group=group, group_dst=dst)
 
 
-# The flat broadcast with its arrows turned round: the root receives, and adds.
+# The flat broadcast with its arrows reversed: the root receives and adds.
 @torch.no_grad()
 def flat_reduce(tensor, dst=0, group=None):
-    """`tensor` of rank `dst` is the sum over ranks; the others keep theirs.
+    """Sum `tensor` over all ranks into rank `dst`, one rank after the other.
 
-    n-1 rounds, and the root receives (n-1) S bytes into one spare tensor.
-    torch leaves undefined what the other ranks hold afterwards.
+    Takes n-1 rounds.  The root receives (n-1) S bytes into one spare tensor.
+    The other ranks keep their tensors; torch leaves those undefined.
     """
     n, r = members(group, dst)
     if r != dst:
         dist.send(tensor, group=group, group_dst=dst)
         return
     incoming = torch.empty_like(tensor)
-    for i in _others(dst, n):
-        dist.recv(incoming, group=group, group_src=i)
-        tensor += incoming  # partial sum of the root and the ranks up to i
+    for k in range(1, n):
+        dist.recv(incoming, group=group, group_src=(dst + k) % n)
+        tensor += incoming  # partial sum of the root and k other ranks
 
 
-# The tree broadcast, read backwards: last step first, arrows turned round.
+# The tree broadcast read backwards: last step first, with reversed arrows.
 #
-#     step   wait              send their sums
+#     step   receive           send their sums
 #     0      0 1 2 3           4 -> 0   5 -> 1   6 -> 2   7 -> 3
 #     1      0 1               2 -> 0   3 -> 1
 #     2      0                 1 -> 0
 @torch.no_grad()
 def tree_reduce(tensor, dst=0, group=None):
-    """`tensor` of rank `dst` is the sum over ranks; the others keep theirs.
+    """Sum `tensor` over all ranks into rank `dst`, along a binomial tree.
 
-    ceil(log2 n) rounds, n-1 messages of S bytes.  A rank that receives needs
-    at most two spare tensors, one that only sends needs none.
+    Takes ceil(log2 n) rounds and n-1 messages of S bytes.  A rank that only
+    sends needs no spare tensor, and one that receives needs up to two.  The
+    other ranks keep their tensors.
     """
     n, r = members(group, dst)
     v, total = (r - dst) % n, tensor
@@ -149,7 +151,7 @@ def tree_reduce(tensor, dst=0, group=None):
         if v < half and v + half < n:
             incoming = torch.empty_like(tensor)
             dist.recv(incoming, group=group, group_src=(r + half) % n)
-            total = incoming.add_(total)  # partial sum, in what came
+            total = incoming.add_(total)  # partial sum, in the new memory
         elif half <= v < 2 * half:
             dist.send(total, group=group, group_dst=(r - half) % n)
     if r == dst:
@@ -159,21 +161,21 @@ def tree_reduce(tensor, dst=0, group=None):
 # Chunk i starts at rank i+1, collects one term per step, and ends at rank i.
 #
 #     step   rank 0    rank 1    rank 2    rank 3
-#     0      3 ->      0 ->      1 ->      2 ->     each sends chunk r-1
-#     1      2 ->      3 ->      0 ->      1 ->     then what it has added to
-#     2      1 ->      2 ->      3 ->      0 ->
+#     0      3 ->      0 ->      1 ->      2 ->     rank r sends chunk r-1,
+#     1      2 ->      3 ->      0 ->      1 ->     then the chunk that it
+#     2      1 ->      2 ->      3 ->      0 ->     has just added to
 #     end    0         1         2         3        is complete here
 @torch.no_grad()
 def ring_reduce_scatter(chunks, group=None):
-    """Chunk r of rank r becomes the sum over ranks, in place.
+    """Sum chunk r over all ranks into chunk r of rank r, in place.
 
-    `chunks` is a list of n tensors, as a rule views of one; they may differ in
-    size and be empty.  The other chunks hold partial sums afterwards.  n-1
-    rounds; rank r sends all but chunk r, and needs one spare chunk of memory.
-    The ring of Patarasuk and Yuan 2009, first half.
+    `chunks` is a list of n tensors, usually views of one tensor.  They may
+    differ in size and be empty.  Afterwards the other chunks hold partial
+    sums.  Takes n-1 rounds.  Rank r sends all chunks but r and allocates one
+    spare chunk.  First half of the ring of Patarasuk and Yuan 2009.
     """
     n, r = members(group)
-    _check_list(chunks, True, n)
+    check_list(chunks, True, n)
     spare = chunks[0].new_empty(max(chunk.numel() for chunk in chunks))
     for k in range(n - 1):
         mine, theirs = chunks[(r - k - 1) % n], chunks[(r - k - 2) % n]
@@ -182,79 +184,77 @@ def ring_reduce_scatter(chunks, group=None):
         theirs += incoming  # partial sum of k+2 ranks
 
 
-# The reduce-scatter, read backwards in a mirror.  Nothing is added.
+# Every chunk travels once around the ring, and every rank keeps a copy.
 #
 #     step   rank 0    rank 1    rank 2    rank 3
-#     0      0 ->      1 ->      2 ->      3 ->     each sends its own
-#     1      3 ->      0 ->      1 ->      2 ->     then what has just come
-#     2      2 ->      3 ->      0 ->      1 ->
+#     0      0 ->      1 ->      2 ->      3 ->     rank r sends chunk r,
+#     1      3 ->      0 ->      1 ->      2 ->     then the chunk that
+#     2      2 ->      3 ->      0 ->      1 ->     has just arrived
 def ring_all_gather(chunks, group=None):
-    """Chunk i of every rank equals chunk i of rank i, in place.
+    """Copy chunk i of rank i to all ranks, in place.
 
-    `chunks` is a list of n tensors; they may differ in size and be empty.
-    n-1 rounds; rank r sends all but chunk r+1.  No spare memory.
+    `chunks` is a list of n tensors, which may differ in size and be empty.
+    Takes n-1 rounds.  Rank r sends all chunks but r+1 and allocates nothing.
     """
     n, r = members(group)
-    _check_list(chunks, True, n)
+    check_list(chunks, True, n)
     for k in range(n - 1):
         mine, theirs = chunks[(r - k) % n], chunks[(r - k - 1) % n]
         exchange(mine, (r + 1) % n, theirs, (r - 1) % n, group)
 
 
 def reduce_scatter(output, input_list, group=None):
-    """`output` of rank r is the sum over ranks of their input r.
+    """Sum input r over all ranks into `output` of rank r.
 
-    The inputs stay as they were: the ring works on a copy of them.
+    The inputs are not changed, since the ring works on a copy of them.
     """
     chunks = [chunk.clone() for chunk in input_list]
     ring_reduce_scatter(chunks, group)
-    _copy_own(chunks[dist.get_rank(group)], output)
+    copy_own(chunks[dist.get_rank(group)], output)
 
 
 def all_gather(tensor_list, tensor, group=None):
-    """Entry i of every rank's list is the tensor of rank i.
+    """Copy `tensor` of rank i into entry i of every rank's list.
 
-    The entries say how much comes from whom; all ranks give the same sizes.
+    The entries have the sizes of the tensors, the same on all ranks.
     """
     n, r = members(group)
-    _check_list(tensor_list, True, n)
-    _copy_own(tensor, tensor_list[r])
+    check_list(tensor_list, True, n)
+    copy_own(tensor, tensor_list[r])
     ring_all_gather(tensor_list, group)
 
 
-# In step k everyone sends k places to the right.
+# In step k every rank sends to the rank k to the right of it.
 #
 #     step   rank 0    rank 1    rank 2    rank 3
-#     1      to 1      to 2      to 3      to 0     each its input for it
+#     1      to 1      to 2      to 3      to 0
 #     2      to 2      to 3      to 0      to 1
 #     3      to 3      to 0      to 1      to 2
 def all_to_all(output_list, input_list, group=None):
-    """Output i of rank r is input r of rank i.
+    """Copy input r of rank i into output i of rank r.
 
-    Sizes may differ, and the inputs stay as they were.  n-1 rounds; rank r
-    sends all but input r, each to another rank.
+    Takes n-1 rounds.  Rank r sends each input but its own to a different rank.
+    Sizes may differ.  The inputs are not changed.
     """
     n, r = members(group)
-    _check_list(input_list, True, n)
-    _check_list(output_list, True, n)
-    _copy_own(input_list[r], output_list[r])
+    check_list(input_list, True, n)
+    check_list(output_list, True, n)
+    copy_own(input_list[r], output_list[r])
     for k in range(1, n):
         dst, src = (r + k) % n, (r - k) % n
         exchange(input_list[dst], dst, output_list[src], src, group)
 
 
-def _others(root, n):
-    """All ranks but the root, from its right neighbour round the circle."""
-    return [(root + k) % n for k in range(1, n)]
-
-
 def doublings(n):
-    """1, 2, 4, ... below n: how many have it before each step of a tree."""
+    """Return 1, 2, 4, ... below n: the ranks served before each tree step."""
     return [2**k for k in range((n - 1).bit_length())]
 
 
 def members(group, root=0):
-    """(size of the group, this rank's number in it); the root is in it."""
+    """Return (size of the group, this rank's number in it).
+
+    Raises ValueError unless this rank and the root belong to the group.
+    """
     n, r = dist.get_world_size(group), dist.get_rank(group)
     if r < 0:
         raise ValueError("This rank is not in the group. Only members call.")
@@ -263,8 +263,11 @@ def members(group, root=0):
     return n, r
 
 
-def _check_list(tensors, wanted, n):
-    """There is one tensor per rank where a list is wanted, none elsewhere."""
+def check_list(tensors, wanted, n):
+    """Check that the list has n tensors where it is wanted, and else none.
+
+    Raises ValueError.
+    """
     count = 0 if tensors is None else len(tensors)
     if wanted and count != n:
         raise ValueError(f"{n} ranks need a list of {n} tensors, not {count}.")
@@ -273,8 +276,11 @@ def _check_list(tensors, wanted, n):
 
 
 @torch.no_grad()
-def _copy_own(mine, place):
-    """What a rank gives to itself is copied; it never travels."""
+def copy_own(mine, place):
+    """Copy into `place` what a rank gives to itself and does not send.
+
+    Raises ValueError unless both have the same number of elements.
+    """
     if mine.numel() != place.numel():
         raise ValueError(
             f"A rank's own shard has {mine.numel():,} elements, but the "

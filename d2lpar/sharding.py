@@ -1,6 +1,6 @@
-"""Sharding: n ranks keep one model together, and train as if each had all of it.
+"""Train a model of which each rank holds only a part, its shard.
 
-What a rank holds between backward and step, and what moves:
+What a rank holds between backward and step, and what a step moves:
 
     stage            parameters   gradients   optimizer   moves in a step
     data parallel    whole        whole       whole       all-reduce
@@ -8,13 +8,14 @@ What a rank holds between backward and step, and what moves:
     2  ZeRO2         whole        a shard     a shard     reduce-scatter, all-gather
     3  FSDP          a shard      a shard     a shard     reduce-scatter, 2 all-gathers
 
-n ranks, r this rank, k elements in a shard.  All stages are used alike:
+n is the number of ranks, r this rank, k the elements of a shard.  All stages are used
+in the same way:
 
     model = FSDP(net)
     optimizer = torch.optim.Adam(model.shards)
     loss(model(x), y).backward()
-    model.finish()             the gradients are complete, a shard on each rank
-    model.step(optimizer)      each rank steps its shard
+    model.finish()             each rank has its shard of the mean gradient
+    model.step(optimizer)      each rank steps its shard of the parameters
 
 Source: Rajbhandari, Rasley, Ruwase and He 2020 (ZeRO), section 5.
 """
@@ -26,24 +27,22 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from .world.labels import label, label_layers
 
-# Two ranks, a weight of 4 and a bias of 3: one vector, padded, two shards.
-#
-#     full    w0 w1 w2 w3   b0 b1 b2 --
-#     own     of rank 0     of rank 1         k = 4
+
 class Flat:
-    """Parameters as one vector, of which rank r owns shard r.
+    """Join parameters to one vector, of which rank r owns shard r.
 
-    full     [n k], the parameters are views of it; zeros at the end
-    own      [k], shard r: a part of full, or a copy where it is `apart`
-    shard    [k], what the optimizer steps: own, or the same in the old dtype
+    full     [n k], of which the parameters are views; zeros at the end
+    own      [k], shard r: a part of full, or a copy of it if `apart`
+    shard    [k], what the optimizer steps: own, or a copy in the old dtype
     """
 
     gathering = gradient = reducing = grad = None
 
-    def __init__(self, params, group=None, dtype=None, apart=False):
+    def __init__(self, params, group=None, dtype=None, apart=False, number=""):
         n, r = dist.get_world_size(group), dist.get_rank(group)
-        self.params, self.group, self.n = params, group, n
+        self.params, self.group, self.n, self.number = params, group, n, number
         self.shapes = [p.shape for p in params]
         self.k = k = -(-sum(p.numel() for p in params) // n)
         self.mine, old = slice(r * k, (r + 1) * k), params[0].dtype
@@ -55,11 +54,11 @@ class Flat:
         self.own = own.clone() if apart else own
         shard = self.own if self.full.dtype == old else wide[self.mine].clone()
         self.shard = nn.Parameter(shard, params[0].requires_grad)
-        self.missing = set(range(len(params)))  # they have no gradient yet
+        self.missing = set(range(len(params)))  # no gradient collected yet
 
 
 def parts(flat, vector):
-    """The piece of a vector [n k] for each parameter, in its shape."""
+    """Cut a vector [n k] into a view for each parameter, in its shape."""
     sizes = [shape.numel() for shape in flat.shapes]
     pieces = vector[: sum(sizes)].split(sizes)
     pairs = zip(pieces, flat.shapes, strict=True)
@@ -67,17 +66,18 @@ def parts(flat, vector):
 
 
 def gather(flat):
-    """The shards of all ranks are on their way into `full`."""
+    """Start to gather the shards of all ranks into `full`; `arrive` waits."""
     storage = flat.full.untyped_storage()
     if storage.nbytes() == 0:
         storage.resize_(flat.full.nbytes)
-    flat.gathering = dist.all_gather_into_tensor(
-        flat.full, flat.own, group=flat.group, async_op=True
-    )
+    options = {"group": flat.group, "async_op": True}
+    with label(flat.number):
+        work = dist.all_gather_into_tensor(flat.full, flat.own, **options)
+    flat.gathering = work
 
 
 def arrive(flat):
-    """What `gather` has sent is there; the parameters are views of `full`."""
+    """Wait for `gather`, and make the parameters views of `full`."""
     if flat.gathering is not None:
         flat.gathering.wait()
         flat.gathering = None
@@ -86,7 +86,7 @@ def arrive(flat):
 
 
 def release(flat):
-    """`full` has no memory and the parameters are empty, until `gather`."""
+    """Free the memory of `full`, and leave the parameters empty."""
     if flat.gathering is not None:
         flat.gathering.wait()
         flat.gathering = None
@@ -96,14 +96,14 @@ def release(flat):
 
 
 def is_released(flat):
-    """Whether `full` has no memory, and nothing is on its way there."""
+    """Return whether `full` has no memory, so that it must be gathered."""
     return flat.full.untyped_storage().nbytes() == 0
 
 
 def collect(flat, i):
-    """The gradient of parameter i is in the flat gradient, and only there.
+    """Move the gradient of parameter i into the flat gradient.
 
-    It is divided by n, so that the sum over ranks is the mean.
+    Divides it by n, so that the sum over ranks becomes the mean.
     """
     if flat.gradient is None:
         flat.gradient = torch.zeros_like(flat.full)  # [n k]
@@ -114,22 +114,23 @@ def collect(flat, i):
 
 
 def reduce(flat, in_place=False):
-    """Shard r of the gradient's sum is on its way to rank r; `settle` waits.
+    """Start a reduce-scatter of the gradient; `settle` waits for shard r.
 
-    `in_place`: it stays a part of the whole gradient, which is kept with it.
+    With `in_place` the shard is a part of the whole gradient, which stays.
     """
     whole = flat.gradient  # [n k]
-    if whole is None:  # this rank has used none of the parameters
+    if whole is None:  # this rank used none of the parameters
         whole = torch.zeros_like(flat.full)
     mine = whole[flat.mine] if in_place else torch.empty_like(flat.own)  # [k]
     options = {"group": flat.group, "async_op": True}
-    work = dist.reduce_scatter_tensor(mine, whole, **options)
-    flat.reducing = work, mine, whole  # whole must live until it has left
+    with label(flat.number):
+        work = dist.reduce_scatter_tensor(mine, whole, **options)
+    flat.reducing = work, mine, whole  # keep whole until it has been sent
     flat.gradient, flat.missing = None, set(range(len(flat.params)))
 
 
 def settle(flat):
-    """What `reduce` has sent is there, added to `grad` [k]."""
+    """Wait for `reduce`, and add its shard to `grad` [k]."""
     if flat.reducing is not None:
         work, mine, _ = flat.reducing
         work.wait()
@@ -138,7 +139,7 @@ def settle(flat):
 
 
 def watch(flat, complete):
-    """`complete(flat)` is called in backward, once it has all gradients."""
+    """Call `complete(flat)` in backward, once all its gradients are there."""
 
     def hook(i, _):
         collect(flat, i)
@@ -150,11 +151,11 @@ def watch(flat, complete):
 
 
 def split_parameters(model, units=None):
-    """Pairs (module, lists of its parameters): each unit, and last the model.
+    """Return pairs (module, lists of its parameters): units, then the model.
 
     A unit is gathered and released at once; by default each child is one.
-    What no unit has, or several have (tied weights), is the model's.  In a
-    list all have one dtype, and all train or none.
+    Parameters of no unit, or of several (tied weights), belong to the model.
+    Those of a list have one dtype, and either all of them train or none.
     """
     units = list(model.children() if units is None else units)
     if not set(units) <= set(model.modules()) - {model}:
@@ -171,24 +172,24 @@ def split_parameters(model, units=None):
 
 
 class Sharded:
-    """A model whose parameters are cut into flats: what all stages share.
+    """Wrap a model whose parameters are cut into flats, for all stages.
 
-    Call it as the model.  After `backward` comes `finish()`, then
-    `step(optimizer)`, with an optimizer of `shards`.  Gradients are the mean
+    Call it like the model.  After `backward` call `finish()`, and then
+    `step(optimizer)` with an optimizer of `shards`.  Gradients are the mean
     over ranks.  All ranks bring the same parameters and use the same ones.
-    With a `dtype` they compute in it; the optimizer steps shards in the old.
+    With a `dtype` the model computes in it, but the shards keep their own.
     """
 
-    apart = False  # whether a shard outlives the whole
+    apart = False  # whether a rank keeps its shard when the whole is freed
 
     def __init__(self, model, units=None, group=None, dtype=None):
         self.model, self.units = model, []
-        for module, lists in split_parameters(model, units):
-            flats = []
-            for params in lists:
-                flats.append(Flat(params, group, dtype, self.apart))
-                (release if self.apart else arrive)(flats[-1])
+        for i, (module, lists) in enumerate(split_parameters(model, units)):
+            flats = [Flat(ps, group, dtype, self.apart, i) for ps in lists]
+            for flat in flats:
+                (release if self.apart else arrive)(flat)
             self.units.append((module, flats))
+        label_layers(model, [module for module, _ in self.units[:-1]])
         self.flats = [flat for _, flats in self.units for flat in flats]
         self.trained = [x for x in self.flats if x.shard.requires_grad]
         self.shards = [flat.shard for flat in self.trained]
@@ -197,9 +198,9 @@ class Sharded:
         return self.model(*inputs, **options)
 
 
-# The whole gradient is kept anyway: it is reduced in place, at the end.
+# A rank keeps the whole gradient, so it is reduced in place, at the end.
 class ZeRO1(Sharded):
-    """Stage 1: optimizer state in n shards, the rest whole."""
+    """Shard the optimizer state (stage 1), and nothing else."""
 
     in_place = True
 
@@ -209,14 +210,14 @@ class ZeRO1(Sharded):
             watch(flat, self.complete)
 
     def complete(self, flat):
-        """Its gradient is complete on this rank: nothing to do in stage 1."""
+        """Do nothing in stage 1 when the gradient of a flat is complete."""
 
     def finish(self):
-        """`grad` of each flat is shard r of the gradients' mean."""
+        """Set `grad` of each flat to shard r of the mean gradient."""
         reduce_rest(self.trained, self.in_place)
 
     def step(self, optimizer):
-        """Each rank has stepped its shards, and all see the new parameters."""
+        """Step this rank's shards, and share the new parameters with all."""
         step_shards(self.trained, optimizer)
         self.renew()
 
@@ -225,7 +226,7 @@ class ZeRO1(Sharded):
 
 
 def reduce_rest(flats, in_place):
-    """All gradients are reduced, also those that nobody has begun with."""
+    """Reduce the gradients that are left, and wait for all of them."""
     for flat in flats:
         if flat.gradient is not None or flat.reducing is flat.grad is None:
             reduce(flat, in_place)
@@ -235,7 +236,7 @@ def reduce_rest(flats, in_place):
 
 @torch.no_grad()
 def step_shards(flats, optimizer):
-    """Each `own` is what the optimizer makes of its shard and its `grad`."""
+    """Step the shards with their `grad`, and copy the result to `own`."""
     for flat in flats:
         if flat.grad is None:
             text = "No gradients: call finish() after backward()."
@@ -250,34 +251,32 @@ def step_shards(flats, optimizer):
 
 
 def gather_all(flats):
-    """All parameters are whole, and the same on all ranks."""
+    """Gather the parameters of all flats, so that every rank has them."""
     for flat in flats:
         gather(flat)
     for flat in flats:
         arrive(flat)
 
 
-# A flat is reduced while backward goes on.  The one before it must have left
-# by then, so that at most two gradients are whole at any time.
+# A flat is reduced while backward goes on.  It first waits for the flat before
+# it, so that at most two whole gradients exist at any time.
 class ZeRO2(ZeRO1):
-    """Stage 2: gradients and optimizer state in n shards."""
+    """Shard gradients and optimizer state (stage 2)."""
 
     in_place, last = False, None
 
     def complete(self, flat):
-        """The whole gradient leaves; its memory is free when it has left."""
+        """Start to reduce the whole gradient, which is freed after that."""
         if self.last is not None:
             settle(self.last)
         reduce(flat)
         self.last = flat
 
 
-# A unit is gathered before it is used and released after, in forward and in
-# backward.  The model's own parameters stay from forward to `finish`.  With
-# `prefetch` the next unit is on its way meanwhile.  Units are given in the
-# order in which they run, and return a tensor or a tuple of tensors.
+# Units are given in the order in which they run.  Each returns a tensor or a
+# tuple of tensors.  The model's own parameters stay gathered until `finish`.
 class FSDP(ZeRO2):
-    """Stage 3: parameters, gradients and optimizer state in n shards."""
+    """Shard parameters, gradients and optimizer state (stage 3)."""
 
     apart, in_backward = True, False
 
@@ -290,20 +289,20 @@ class FSDP(ZeRO2):
     def complete(self, flat):
         super().complete(flat)
         if flat not in self.units[-1][1]:
-            release(flat)  # nobody needs the values any more
+            release(flat)  # this step needs the values no more
 
     def finish(self):
         super().finish()
         self.in_backward = False
         self.renew()
 
-    def renew(self):  # to be gathered when it is used
+    def renew(self):  # each unit is gathered when it is used
         for flat in self.flats:
             release(flat)
 
 
 def use(model, i, following):
-    """The parameters of unit i are there, the following on their way."""
+    """Gather unit i and wait for it; with `prefetch` start the following."""
     for flat in model.units[i][1]:
         if is_released(flat):
             gather(flat)
@@ -314,41 +313,45 @@ def use(model, i, following):
             gather(flat)
 
 
-# Three units: who computes, and what comes meanwhile.
+# Three units: which one computes, and what is in flight meanwhile.
 #
 #     forward     0      1      2           backward    2      1      0
 #     gather      1      2      -           gather      1      0      -
 #     release     0      1      2           release     2      1      0
 #                                           reduce      2      1      0
 def add_hooks(model, i):
-    """Unit i is gathered before it runs and released after, both ways."""
-    (module, flats), is_last = model.units[i], i == len(model.units) - 1
-    frozen = [flat for flat in flats if not flat.shard.requires_grad]
+    """Gather unit i before it runs, and release it after, both ways."""
+    module = model.units[i][0]
+    module.register_forward_pre_hook(partial(_before_forward, model, i))
+    module.register_forward_hook(partial(_after_forward, model, i))
 
-    def before_forward(_, inputs):
-        if is_last and model.in_backward:
-            text = "The last step is open: call finish() after backward()."
-            raise RuntimeError(text)
-        use(model, i, i - 1 if model.in_backward else i + 1)
-        for flat in () if is_last else frozen:
+
+def _before_forward(model, i, _, inputs):
+    is_model = i == len(model.units) - 1
+    if is_model and model.in_backward:
+        text = "The last step is open: call finish() after backward()."
+        raise RuntimeError(text)
+    use(model, i, i - 1 if model.in_backward else i + 1)
+    for flat in () if is_model else model.units[i][1]:
+        if not flat.shard.requires_grad:  # frozen: no gradient will release it
             on_gradient(inputs, partial(release, flat))
 
-    def before_backward():
-        model.in_backward = True
-        use(model, i, i - 1)
 
-    def after_forward(_, inputs, outputs):
-        on_gradient(outputs, before_backward)
-        stays = is_last and torch.is_grad_enabled()  # until `finish`
-        for flat in () if model.in_backward or stays else flats:
-            release(flat)
+def _after_forward(model, i, _, inputs, outputs):
+    on_gradient(outputs, partial(_before_backward, model, i))
+    is_model = i == len(model.units) - 1
+    stays = is_model and torch.is_grad_enabled()  # until `finish`
+    for flat in () if model.in_backward or stays else model.units[i][1]:
+        release(flat)
 
-    module.register_forward_pre_hook(before_forward)
-    module.register_forward_hook(after_forward)
+
+def _before_backward(model, i):
+    model.in_backward = True
+    use(model, i, i - 1)
 
 
 def on_gradient(values, do):
-    """`do()` is called when one of these tensors has its gradient."""
+    """Call `do()` when one of these tensors gets its gradient."""
 
     def hook(_):
         do()

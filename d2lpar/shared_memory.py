@@ -4,7 +4,7 @@ n ranks, r this rank.  A tensor is cut into n shards.  The board is a table in s
 memory.  Rank i writes row i, rank j adds column j, and all read the diagonal.
 
              shard 0    shard 1    shard 2
-    rank 0   sum 0      0 -> 1     0 -> 2      1. write: my shards, except my own
+    rank 0   sum 0      0 -> 1     0 -> 2      1. write: my terms of the others' sums
     rank 1   1 -> 0     sum 1      1 -> 2         all ranks meet
     rank 2   2 -> 0     2 -> 1     sum 2       2. add: my column, and my own shard
                                                   all ranks meet

@@ -16,6 +16,8 @@ settings.register_profile(
 )
 settings.load_profile("busy")  # on a busy machine, too, nothing fails for its slowness
 WATCHDOG = 120.0  # seconds until a test gives up, however busy the machine is
+# What serves many tests and takes long to make, the longest first.
+SHARED = ["graded", "nbgrader_course", "site"]
 
 
 def eventually(condition):
@@ -34,6 +36,40 @@ def family_of(pid, size):
         return found if len(found) >= size else None
 
     return eventually(family) or psutil.Process(pid).children(recursive=True)
+
+
+@pytest.hookimpl(trylast=True)  # what is not wanted has been left out
+def pytest_collection_modifyitems(config, items):
+    """Every worker starts with something that takes long, so that none ends with it."""
+    workers = getattr(config, "workerinput", {}).get("workercount", 1)
+    items[:] = long_first(items, workers)
+
+
+def shared(item):
+    """The name of the fixture of SHARED that a test needs, or None."""
+    names = getattr(item, "fixturenames", ())  # cells of notebooks have none
+    return next((name for name in SHARED if name in names), None)
+
+
+def long_first(items, workers):
+    """The tests in an order for `--dist worksteal`, which cuts it in equal parts.
+
+    Tests that share a fixture of SHARED come one after the other: the first makes it,
+    and no other worker waits for that.
+    """
+    which = [shared(item) for item in items]
+    tests = {
+        name: [item for item, its in zip(items, which, strict=True) if its == name]
+        for name in [*SHARED, None]
+    }
+    rest = tests.pop(None)
+    ordered = []
+    for worker in range(workers):
+        first = sum([*tests.values()][worker::workers], [])
+        size = (len(items) - len(ordered)) // (workers - worker) - len(first)
+        ordered += first + rest[: max(size, 0)]
+        del rest[: max(size, 0)]
+    return ordered + rest
 
 
 @pytest.fixture(autouse=True)

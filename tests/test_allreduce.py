@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 import d2lpar
 from d2lpar import allreduce as a
-from d2lpar import costs, fastest
+from d2lpar import channels, costs, fastest
 
 RANKS = (1, 2, 3, 4, 5, 8)
 WORLDS = ("sim", "gloo")
@@ -26,7 +26,15 @@ FORMS = {
     a.recursive_doubling_allreduce: costs.recursive_doubling_cost,
     a.halving_doubling_allreduce: costs.halving_doubling_cost,
 }
-ALL = (*FORMS, fastest.allreduce)
+
+
+def two_rings(tensor, group=None):
+    """Half of the tensor round the ring, the other half the other way."""
+    ranks = list(range(dist.get_world_size(group)))
+    channels.multi_ring_allreduce(tensor, [ranks, ranks[::-1]], group)
+
+
+ALL = (*FORMS, two_rings, fastest.allreduce)
 
 
 def name(algorithm):
@@ -111,6 +119,23 @@ def test_all_equal_torchs_on_large_tensors(n, world):
         sums, [BIG], DTYPES[n % 2 :][:1], usual, world_size=n, backend=world
     )
     assert len(set(run.results)) == 1
+
+
+def in_trees(sizes, segment=2**16):
+    """The digest of `sums`, with two trees."""
+    groups = channels.tree_groups()
+
+    def trees(tensor, group):
+        channels.double_tree_allreduce(tensor, groups, segment)
+
+    return sums(sizes, DTYPES, [trees])
+
+
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("n", RANKS)
+def test_two_trees_equal_torchs(n, world):
+    run = d2lpar.run(in_trees, [*small(n), 1003], 50, world_size=n, backend=world)
+    assert len(set(run.results)) == 1 and run.warnings == []
 
 
 @pytest.mark.parametrize("world", WORLDS)
@@ -255,6 +280,47 @@ def test_counts_are_those_written_down_by_hand(algorithm, world):
     assert run.rounds == rounds
 
 
+@pytest.mark.parametrize("n", range(1, 66))
+def test_two_trees_share_the_work(n):
+    parents = channels.binary_tree(n)
+    assert parents.count(None) == 1 and parents[0] is None
+    depth = [0] * n
+    for rank in range(n):
+        above = rank
+        while parents[above] is not None:
+            above, depth[rank] = parents[above], depth[rank] + 1
+    assert max(depth) <= (n - 1).bit_length()
+    for rank in range(n):
+        (up, children), (other_up, others) = (
+            channels.tree_neighbours(rank, n, shift) for shift in (0, 1)
+        )
+        assert max(len(children), len(others)) <= 2
+        assert len(children) + len(others) <= 2
+        for above, shift in ((up, 0), (other_up, 1)):
+            assert above is None or rank in channels.tree_neighbours(above, n, shift)[1]
+
+
+def test_trees_send_twice_the_tensor_and_rings_less():
+    at = {"world_size": 8, "backend": "sim"}
+
+    def trees():
+        channels.double_tree_allreduce(torch.ones(4096), channels.tree_groups())
+
+    assert max(d2lpar.run(trees, **at).bytes_sent) == 2 * 4096 * 4
+    rings = d2lpar.run(two_rings, torch.ones(4096), **at)
+    assert max(rings.bytes_sent) == costs.ring_cost(4096, 8).busiest
+
+
+def test_rings_of_a_node_leave_it_by_different_ranks():
+    orders = channels.node_rings(12, 4)
+    leaving = [
+        {a for a, b in zip(o, [*o[1:], o[0]], strict=True) if a // 4 != b // 4}
+        for o in orders
+    ]
+    assert set.union(*leaving) == set(range(12)) == set().union(*orders)
+    assert [len(ranks) for ranks in leaving] == [3] * 4
+
+
 def test_a_ring_needs_one_spare_chunk():
     S = 4_000_000
     peaks = {
@@ -270,7 +336,7 @@ def test_a_ring_needs_one_spare_chunk():
 
 
 def test_pieces_are_added_while_the_next_is_on_its_way():
-    slow = d2lpar.Cluster.of("2xA100", launch=100e-6)
+    slow = d2lpar.Cluster.of("2xA100", launch=0).slow(0, 100).slow(1, 100)
     run = d2lpar.run(
         lambda: a.segmented_ring_allreduce(torch.ones(2**20), segment=2**17),
         world_size=2, backend="sim", cluster=slow,
@@ -437,6 +503,12 @@ def test_who_is_not_a_member_is_told(algorithm):
             lambda: a.segmented_ring_allreduce(torch.ones(1), segment=0),
             "at least 1 element, not 0",
         ),
+        (lambda: in_trees([4], 0), "at least 1 element, not 0"),
+        (
+            lambda: channels.multi_ring_allreduce(torch.ones(1), [[0, 1, 1, 3]]),
+            "has to visit each of the 4 ranks once",
+        ),
+        (lambda: channels.node_rings(6, 4), "6 ranks make no nodes of 4"),
     ],
 )
 def test_bad_arguments_are_named(call, sentence):

@@ -1,41 +1,101 @@
 """Points and minutes: in the cells' metadata, and the same wherever they are told."""
 
 import re
+import shutil
 
 import pytest
 
 from conftest import ROOT
-from d2lpar.tools import catalogue, cli, notebooks
+from d2lpar.tools import catalogue, cli, minutes, notebooks
 
 CHAPTERS = sorted(ROOT.glob("chapters/*.ipynb"))
 EACH = pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
 GUIDE = (ROOT / "INSTRUCTORS.md").read_text(encoding="utf-8")
 
 
-def told(chapter):
-    """(minutes to read, of which Further, for the exercises), by its first cell."""
-    text = notebooks.read(chapter)["cells"][0]["source"]
-    text = re.search(r"\*\*Time:\*\*(.*)", text)[1]
-    read = int(re.search(r"(\d+) minutes", text)[1])
-    more = re.search(r"and (\d+) more", text)
-    inside = re.search(r"of which (\d+)", text)
-    further = int((more or inside or [0, 0])[1])
-    exercises = int(re.search(r"(\d+) for the exercise", text)[1])
-    return read + further * bool(more), further, exercises
-
-
-def guide_table():
-    """{chapter: (minutes to read, of which Further, for the exercises)}."""
-    rows = re.findall(r"^\| (\d\d) .*\| ([\d, ]+) \| (\d+) \|$", GUIDE, re.M)
-    split = {name: (*map(int, read.split(", ")), 0)[:2] for name, read, _ in rows}
-    return {name: (*split[name], int(minutes)) for name, _, minutes in rows}
-
-
 @EACH
-def test_minutes_are_the_same_in_chapter_exercises_and_guide(path):
-    found = catalogue.listed(notebooks.read(ROOT / "exercises" / path.name))
-    assert sum(each.minutes for each in found) == told(path)[2]
-    assert guide_table()[path.stem[:2]] == told(path)
+def test_minutes_are_those_of_the_rule(path):
+    exercises = notebooks.read(ROOT / "exercises" / path.name)
+    changed = minutes.sync(notebooks.read(path), exercises)
+    assert changed == [], f"run `d2lpar sync {path.stem[:2]}`"
+
+
+def lesson(*cells):
+    """A chapter of which each cell takes some minutes."""
+    notebook = {"cells": [{"cell_type": "markdown", "source": "# 05 X\n\n**Time:** ."}]}
+    for source, kind in cells:
+        cell = {"cell_type": kind, "source": source, "metadata": {}, "outputs": []}
+        notebook["cells"].append(cell)
+    return notebook
+
+
+EXERCISES = notebooks.read(ROOT / "exercises" / "05_scatter.ipynb")
+WORDS = "word " * 1500  # ten minutes
+
+
+@pytest.mark.parametrize(
+    ("cells", "core", "further"),
+    [
+        ([(WORDS, "markdown")], 10, 0),
+        ([(WORDS, "markdown"), (f"# Further\n\n{WORDS * 2}", "markdown")], 10, 20),
+        ([(f"## What the sources say\n\n{WORDS}", "markdown")], 0, 10),
+        ([(f"# Summary\n\n{WORDS}\n## References\n{WORDS}", "markdown")], 10, 0),
+        ([(f"# Further\n\n# On real GPUs\n\n{WORDS}", "markdown")], 10, 0),
+        ([("x = 1\n\n# comment\n" * 150, "code")], 10, 0),
+        ([("# in d2lpar/x.py\n" + "x = 1\n" * 30, "code")], 10, 0),
+        ([("# in d2lpar/x.py\ndef f():\n    '''X" + "\n" * 90 + "x'''", "code")], 0, 0),
+    ],
+)
+def test_the_rule(cells, core, further):
+    found = minutes.estimate(lesson(*cells), EXERCISES)
+    assert found == (core, further, 80)
+
+
+def test_outputs_count_and_folded_cells_do_not():
+    notebook = lesson(*[("x = 1\n" * 75, "code")] * 2)
+    first, second = notebook["cells"][1:]
+    first["metadata"]["jupyter"] = {"source_hidden": True}
+    assert minutes.estimate(notebook, EXERCISES).core == 5
+    second["outputs"] = [{}]
+    notebook["cells"] += [
+        {**first, "metadata": {}, "source": "1", "outputs": [{}]}
+    ] * 20
+    assert minutes.estimate(notebook, EXERCISES).core == 10
+
+
+def test_sync_writes_the_line_of_the_first_cell():
+    notebook = lesson((WORDS, "markdown"), (f"# Further\n\n{WORDS}", "markdown"))
+    ((_, new),) = minutes.sync(notebook, EXERCISES)
+    line = "10 minutes to read, 10 more for *Further* and the sources, 80 for the"
+    assert f"**Time:** {line} exercises." in new
+    assert minutes.sync(notebook, EXERCISES) == []
+    assert minutes.told(notebook) == (10, 10, 80)
+    with pytest.raises(ValueError, match="no line"):
+        minutes.told(lesson())
+
+
+def test_tables_plans_and_sums_follow_the_first_cells(tmp_path):
+    for folder in ("chapters", "exercises"):
+        shutil.copytree(ROOT / folder, tmp_path / folder)
+    for name in ("README.md", "INSTRUCTORS.md"):
+        shutil.copy(ROOT / name, tmp_path)
+    assert minutes.tables(tmp_path) == []
+    path = tmp_path / "chapters" / "05_scatter.ipynb"
+    chapter = notebooks.read(path)
+    first = chapter["cells"][0]
+    longer = minutes.line(minutes.Minutes(1115, 15, 45))
+    first["source"] = minutes.TOLD.sub(longer, first["source"])
+    notebooks.write(path, chapter)
+    assert [p.name[:5] for p in minutes.tables(tmp_path)] == ["READM", "INSTR", "00_st"]
+    readme = (tmp_path / "README.md").read_text(encoding="utf-8")
+    guide = (tmp_path / "INSTRUCTORS.md").read_text(encoding="utf-8")
+    assert "relatives | 1115 (15) | 45 | yes |" in readme
+    assert "| 05 scatter | 04 | 1115 | 15 | 45 |" in guide
+    assert "| 14 weeks | 5 | 05 | 19.5 |" in guide
+    assert "relatives | 1115 + 45 | here" in str(
+        notebooks.read(path.parent / "00_start.ipynb")
+    )
+    assert minutes.tables(tmp_path) == []
 
 
 @EACH
@@ -73,10 +133,11 @@ def test_no_plan_has_a_chapter_before_those_that_it_needs():
 
 
 def test_the_hours_of_the_plans():
-    minutes, weeks = guide_table(), {}
+    known = {p.stem[:2]: minutes.told(notebooks.read(p)) for p in CHAPTERS}
+    weeks = {}
     for plan, week, chapters, hours in plans():
-        needs = [minutes[name] for name in chapters.split(", ")]
-        whole = sum(read - further + exercises for read, further, exercises in needs)
+        needs = [known[name] for name in chapters.split(", ")]
+        whole = sum(each.core + each.exercises for each in needs)
         assert float(hours) == round(whole / 30) / 2
         weeks.setdefault(plan, []).append(int(week))
     assert {int(plan): len(found) for plan, found in weeks.items()} == {

@@ -15,6 +15,7 @@ import pytest
 import rich.console
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 
 import d2lpar
 from conftest import WATCHDOG
@@ -128,6 +129,9 @@ def test_a_right_outcome_at_twice_the_cost_earns_a_part(ring):
     assert failed == ["bytes sent by a rank", "messages of all ranks", "rounds"]
     assert report.score == 0.5 + 0.25 * 3 / 6
     assert report.mistake == "costly"
+    assert report.sentence.endswith(
+        'see "bytes sent by a rank", "messages of all ranks", "rounds".'
+    )
     assert "The timeline of that call:\n" in str(report)
 
 
@@ -333,6 +337,32 @@ def test_what_threads_of_a_rank_do_is_its_own(way):
     assert all(8000 > peak >= 4000 for peak in run.peak_memory)
     products = [e for e in run.timeline.events if e.name == "mm"]
     assert sum(e.flops for e in products) == 2 * 3 * 2000
+    assert all(run.aside)
+
+
+def test_who_computes_in_a_thread_earns_nothing():
+    """Half of the points is for right outcomes that hide nothing."""
+
+    def gradients(x, y, W, b, V, c, L):
+        leaves = [p.clone().requires_grad_() for p in (W, b, V, c, x)]
+        found = []
+
+        def work():
+            *weights, a = leaves
+            for _ in range(L):
+                a = a + torch.tanh(a @ weights[0].T + weights[1])
+            loss = F.cross_entropy(a @ weights[2].T + weights[3], y)
+            found.extend(torch.autograd.grad(loss, leaves))
+
+        through_threading(work)
+        return found
+
+    report = d2lpar.check("02.1", gradients)
+    assert (report.score, report.mistake) == (0, "threads")
+    assert "work in threads of its own" in str(report)
+    assert report.reckoning == (
+        "Score 0: work is hidden in threads, so nothing else counts."
+    )
 
 
 def tells(value, wanted):
@@ -424,7 +454,10 @@ def test_a_pattern_in_the_failing_cases_is_told(monkeypatch):
     exercise = Exercise("99.1", cases, words=WORDS)
     monkeypatch.setattr(checker, "find", {"99.1": exercise}.get)
     report = d2lpar.check("99.1", not_for_three)
-    assert report.sentence == "It fails exactly where the number of ranks is odd."
+    assert report.sentence == (
+        "It fails exactly where the number of ranks is odd. Wherever the outcome is "
+        "wrong, what came is an argument as it was before the call."
+    )
 
 
 def test_bad_arguments():

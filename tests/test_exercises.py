@@ -168,7 +168,7 @@ def marked(book):
 
 
 @pytest.fixture(scope="module")
-def course(tmp_path_factory):
+def nbgrader_course(tmp_path_factory):
     """nbgrader has released exercise 05.1, and the notebook of ANSWERS."""
     folder = tmp_path_factory.mktemp("course")
     (folder / "nbgrader_config.py").write_text(CONFIG)
@@ -183,8 +183,8 @@ def course(tmp_path_factory):
     return folder
 
 
-def test_nbgrader_releases_the_same_exercise(course):
-    released = notebooks.read(course / "release" / "talk" / "05_scatter.ipynb")
+def test_nbgrader_releases_the_same_exercise(nbgrader_course):
+    released = notebooks.read(nbgrader_course / "release" / "talk" / "05_scatter.ipynb")
     ours = notebooks.read(ROOT / "exercises" / "05_scatter.ipynb")["cells"]
     theirs = [cell["source"].rstrip() for cell in released["cells"]]
     assert theirs == [cell["source"] for cell in ours[: len(theirs)]]
@@ -199,29 +199,29 @@ def by_check():
     return {name: check("05.1", space[name], seed=51).score for name in ANSWERS}
 
 
-def by_grade(course, submission):
+def by_grade(nbgrader_course, submission):
     """The same from `d2lpar grade`."""
     mine = handins.Submission(submission, "somebody")
-    grade = grading.grade(mine, [course / "source/talk/marks.ipynb"])
+    grade = grading.grade(mine, [nbgrader_course / "source/talk/marks.ipynb"])
     assert grade.remarks == []
     return {name.split(".")[1]: got / of for name, (got, of) in grade.points.items()}
 
 
-def by_nbgrader(course):
+def by_nbgrader(nbgrader_course):
     """The same from `nbgrader autograde`, as its gradebook has them."""
     gradebook = pytest.importorskip("nbgrader.api").Gradebook
-    nbgrader(course, "autograde", "talk", "--notebook=marks")
-    with gradebook(f"sqlite:///{course / 'gradebook.db'}") as book:
+    nbgrader(nbgrader_course, "autograde", "talk", "--notebook=marks")
+    with gradebook(f"sqlite:///{nbgrader_course / 'gradebook.db'}") as book:
         found = book.find_submission_notebook("marks", "talk", "somebody").grades
         return {g.name.split("-")[1]: g.auto_score / g.max_score for g in found}
 
 
 @pytest.mark.timeout(900)
-def test_marks_are_as_promised_in_check_and_grade_and_nbgrader(course):
-    target = course / "submitted" / "somebody" / "talk" / "marks.ipynb"
+def test_marks_are_as_promised_in_check_and_grade_and_nbgrader(nbgrader_course):
+    target = nbgrader_course / "submitted" / "somebody" / "talk" / "marks.ipynb"
     target.parent.mkdir(parents=True)
-    shutil.copy(course / "release" / "talk" / "marks.ipynb", target)
+    shutil.copy(nbgrader_course / "release" / "talk" / "marks.ipynb", target)
     promised = pytest.approx({name: mark for name, (_, mark) in ANSWERS.items()})
     assert by_check() == promised
-    assert by_grade(course, target) == promised
-    assert by_nbgrader(course) == promised
+    assert by_grade(nbgrader_course, target) == promised
+    assert by_nbgrader(nbgrader_course) == promised

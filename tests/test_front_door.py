@@ -2,41 +2,20 @@
 
 import re
 
-import pytest
-
 from conftest import ROOT
-from d2lpar.tools import notebooks
+from d2lpar.tools import minutes, notebooks
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 INSTRUCTORS = (ROOT / "INSTRUCTORS.md").read_text(encoding="utf-8")
 CHAPTERS = {path.stem[:2]: path for path in sorted(ROOT.glob("chapters/*.ipynb"))}
-SHORT = ["00", "03", "04", "05", "06", "07", "12", "13"]
+TOLD = {number: minutes.told(notebooks.read(path)) for number, path in CHAPTERS.items()}
+START = [cell["source"] for cell in notebooks.read(CHAPTERS["00"])["cells"]]
 LEFT_TO_DETAILS = 600  # words that a newcomer reads in two minutes, the table included
-
-
-def minutes(number):
-    """(core, further, exercises) by the first cell of a chapter."""
-    text = notebooks.read(CHAPTERS[number])["cells"][0]["source"]
-    line = re.search(r"\*\*Time:\*\*(.*?)(?=\n\*\*|\n\n|$)", text, re.S)[1]
-    read = int(re.search(r"(\d+)\s+minutes", line)[1])
-    more = re.search(r"and\s+(\d+)\s+more", line)
-    part = re.search(r"of\s+which\s+(\d+)", line)
-    further = int((more or part)[1]) if more or part else 0
-    exercises = int(re.search(r"(\d+)\s+for\s+the\s+exercise", line)[1])
-    return read - (further if part else 0), further, exercises
 
 
 def rows(text, pattern):
     """Number of a chapter to the other groups of its row."""
     return {found[0]: found[1:] for found in re.findall(pattern, text, re.M)}
-
-
-@pytest.mark.parametrize(
-    ("number", "expected"),
-    [("00", (15, 0, 5)), ("04", (50, 25, 75)), ("06", (80, 70, 120))],
-)
-def test_the_first_cell_is_read_rightly(number, expected):
-    assert minutes(number) == expected
 
 
 def test_the_map_in_the_readme():
@@ -46,39 +25,44 @@ def test_the_map_in_the_readme():
     for number, (path, read, further, exercises, short) in found.items():
         assert ROOT / path == CHAPTERS[number]
         shown = int(read), int(further or 0), int(exercises)
-        assert shown == minutes(number), number
-        assert bool(short) == (number in SHORT)
+        assert shown == TOLD[number], number
+        assert bool(short) == (number in minutes.SHORT)
 
 
-def test_the_short_path_is_nine_hours_of_reading():
-    assert "nine\nhours of reading" in README
-    assert round(sum(minutes(number)[0] for number in SHORT) / 60) == 9
+def test_the_hours_of_the_short_path():
+    course = next(text for text in START if "## The course" in text)
+    read = round(sum(TOLD[number].core for number in minutes.SHORT) / 60)
+    todo = round(sum(TOLD[number].exercises for number in minutes.SHORT) / 60)
+    for text in (README, course):
+        said = f"about {read} hours to read, and {todo} for its exercises"
+        assert said in " ".join(text.split())
 
 
 def test_the_table_for_instructors():
     found = rows(
-        INSTRUCTORS, r"^\| (\d\d) (?!weeks)[^|]*\|[^|]*\| (\d+)(?:, (\d+))? \| (\d+) \|"
+        INSTRUCTORS, r"^\| (\d\d) (?!weeks)[^|]*\|[^|]*\| (\d+) \| (\d+) \| (\d+) \|$"
     )
     assert list(found) == list(CHAPTERS)
-    for number, (whole, further, exercises) in found.items():
-        core, more, todo = minutes(number)
-        shown = int(whole), int(further or 0), int(exercises)
-        assert shown == (core + more, more, todo), number
+    for number, shown in found.items():
+        assert tuple(map(int, shown)) == TOLD[number], number
 
 
 def test_the_map_in_chapter_00():
-    cells = [cell["source"] for cell in notebooks.read(CHAPTERS["00"])["cells"]]
-    course = next(text for text in cells if "## The course" in text)
+    course = next(text for text in START if "## The course" in text)
     found = rows(course, r"^\|[^|]*\| \[?(\d\d) .*\| (\d+) \+ (\d+) \|")
     assert list(found) == list(CHAPTERS)
-    progress = next(text for text in cells if "minutes = {" in text)
+    for number, (read, exercises) in found.items():
+        assert (int(read), int(exercises)) == TOLD[number][::2], number
+
+
+def test_the_progress_in_chapter_00(capsys):
+    progress = next(text for text in START if "short = [" in text)
     known = {}
     exec(progress, known)
-    assert known["short"] == SHORT
-    for number, (read, exercises) in found.items():
-        core, _, todo = minutes(number)
-        assert (int(read), int(exercises)) == (core, todo), number
-        assert known["minutes"][number] == core
+    assert (known["short"], known["whole"]) == (minutes.SHORT, list(CHAPTERS))
+    assert "short path    1 of  8 chapters, next: 03" in capsys.readouterr().out
+    exec(progress.replace('{"00"}', "set(map('{:02}'.format, range(14)))"), known)
+    assert capsys.readouterr().out.count("finished") == 2
 
 
 def test_the_front_of_the_readme_is_short():

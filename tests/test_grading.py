@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections import defaultdict
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import psutil
@@ -121,9 +122,9 @@ ANSWERS = {  # of 10.3; 08.2 is answered rightly
     "forger": FORGES,
     "teller": TELLS,
 }
-RIGHT = [f"student{number:02}" for number in range(5)]
+RIGHT = [f"student{number:02}" for number in range(2)]
 LOST = [f"other{number:02}" for number in range(8)]  # they hand in another notebook
-pytestmark = pytest.mark.timeout(900)  # sixteen notebooks run, on a busy machine too
+pytestmark = pytest.mark.timeout(900)  # twenty notebooks run, on a busy machine too
 
 
 def identity(cell):
@@ -170,6 +171,36 @@ def broken(folder):
     }
 
 
+# Answers of 08.2 that look elsewhere for what they return, or hide how they come to it.
+CHEATS = {
+    "looker": (
+        "def exposed(layers, bucket_bytes, seconds):\n    try:\n        1 / 0\n"
+        "    except ZeroDivisionError as error:\n        trace = error.__traceback__\n"
+        "    try:\n        getattr(trace, 'tb_' + 'frame')\n    except OSError:\n"
+        "        pass\n    return exposed_well(layers, bucket_bytes, seconds)",
+        "08.2: a submission does not look at its callers",
+    ),
+    "leaver": (
+        "def exposed(layers, bucket_bytes, seconds):\n    import colorsys\n"
+        "    colorsys.left = {0: torch.ones(1)}\n"
+        "    return exposed_well(layers, bucket_bytes, seconds)",
+        "08.2: an answer leaves nothing behind, and this one left colorsys.left",
+    ),
+    "pool": (
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "torch.pool = ThreadPoolExecutor(1)\ntorch.pool.submit(int).result()\n"
+        "def exposed(*given):\n"
+        "    return torch.pool.submit(exposed_well, *given).result()",
+        "08.2: a thread of a cell still runs: ThreadPoolExecutor-0_0",
+    ),
+    "spy": (
+        "def exposed(layers, bucket_bytes, seconds):\n    import gc\n"
+        "    gc.get_objects()\n    return exposed_well(layers, bucket_bytes, seconds)",
+        "08.2: code cell 4 uses get_objects, which looks at who calls",
+    ),
+}
+
+
 def odd():
     """Cells whose metadata and source have any form, and a right answer."""
     cells = two_exercises()["cells"]
@@ -195,6 +226,13 @@ def graded(tmp_path_factory, worker_id):
     return rows, folder, files, output
 
 
+def impatiently(run, job, *limits):
+    """Run the job; where a cell has no end, twenty seconds are enough to see that."""
+    if any(step["source"] == ENDLESS for step in job["steps"]):
+        job = job | {"cell": 20.0}
+    return run(job, *limits)
+
+
 def grade_the_class(folder):
     (folder / "mine").mkdir(parents=True)
     notebooks.write(folder / "mine" / "10_sharding.ipynb", two_exercises())
@@ -207,9 +245,16 @@ def grade_the_class(folder):
             if str(identity(cell)).endswith("-check"):
                 cell["source"] = "print('passed')"  # the instructor's cell counts
         tries = [source.replace("{out!r}", repr(out)) for source in TRIES]
-        more = {"stuck": [HUNGRY], "teller": [TELLS], "wrong": tries}.get(student, [])
+        more = {"crash": [HUNGRY], "teller": [TELLS], "wrong": tries}.get(student, [])
         empty = {"cell_type": "code", "metadata": {}, "outputs": []}
         cells += [{**empty, "source": source} for source in more]
+        hand_in(folder / "in", student, cells)
+    for student, (answer, _) in CHEATS.items():
+        cells = two_exercises()["cells"]
+        for cell in cells:
+            if identity(cell) == "08-2-answer":
+                right = "".join(cell["source"]).replace("exposed(", "exposed_well(", 1)
+                cell["source"] = f"{right}\n{answer}"
         hand_in(folder / "in", student, cells)
     for student in [*RIGHT, "L" * 250, "=cmd()"]:
         hand_in(folder / "in", student, two_exercises()["cells"])
@@ -221,10 +266,11 @@ def grade_the_class(folder):
     files = broken(folder / "in")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(grading, "CELL", 60.0)  # a busy machine starts ranks slowly
+        patch.setattr(process, "run", functools.partial(impatiently, process.run))
         patch.setattr(tempfile, "tempdir", str(folder))
         arguments = [folder / "in", "--csv", folder / "out.csv", "--feedback"]
         arguments += [folder / "told", "--solutions", folder / "mine", "--memory", 4]
-        arguments += ["--jobs", 2]
+        arguments += ["--jobs", 3]
         result = CliRunner().invoke(cli.app, ["grade", *map(str, arguments)])
     assert result.exit_code == 0, result.output
     Path(f"{folder}.said").write_bytes(pickle.dumps((files, result.output)))
@@ -233,11 +279,11 @@ def grade_the_class(folder):
 def test_a_row_for_each_and_the_points(graded):
     rows, _, files, _ = graded
     others = ["L" * 250, "'=cmd()", "odd"]
-    assert set(rows) == {*ANSWERS, *RIGHT, *LOST, *others, *files}
-    assert len(rows) == 30
+    assert set(rows) == {*ANSWERS, *CHEATS, *RIGHT, *LOST, *others, *files}
+    assert len(rows) == 31
     points = {student: float(row["points"]) for student, row in rows.items()}
     usual = dict.fromkeys(["right", *RIGHT, *others], 7)
-    usual |= dict.fromkeys([*LOST, *files], 0)
+    usual |= dict.fromkeys([*LOST, *files], 0) | dict.fromkeys(CHEATS, 3)
     assert points == usual | {
         "wrong": 4, "stuck": 4, "crash": 4, "forger": 0, "teller": 4
     }  # fmt: skip
@@ -260,13 +306,20 @@ def test_the_protection_is_said_in_one_line(graded):
     ("student", "words"),
     [
         ("stuck", "it took too long"),
-        ("stuck", "memory"),
+        ("crash", "memory"),
         ("crash", "the process ended early (exit 7)"),
         ("forger", "something else than the grader"),
     ],
 )
 def test_the_remark_says_why(graded, student, words):
     assert words in graded[0][student]["remarks"]
+
+
+@pytest.mark.parametrize("student", CHEATS)
+def test_a_way_around_the_check_earns_nothing_and_a_remark(graded, student):
+    row = graded[0][student]
+    assert (row["10.3 of 3"], row["08.2 of 4"]) == ("3", "0")
+    assert CHEATS[student][1] in row["remarks"]
 
 
 def test_cells_are_refused_what_is_not_theirs(graded):
@@ -341,7 +394,7 @@ def test_feedback_holds_the_report(graded):
     text = (graded[1] / "told" / "wrong_10_sharding.md").read_text(encoding="utf-8")
     assert text.startswith("# wrong, 10_sharding: 4 of 7 points")
     assert "of 40 calls" in text
-    assert len(list((graded[1] / "told").iterdir())) == 30
+    assert len(list((graded[1] / "told").iterdir())) == 31
 
 
 def test_nothing_is_left(graded):
@@ -439,6 +492,8 @@ def test_what_a_submission_made_reaches_the_judge_as_foreign():
         assert not judging.same(there(value), 0)
     foreign = there(Number(1))
     assert repr(foreign) == "<a Number>" and foreign != 0
+    pair = there([NamedTuple("Pair", [("who", int), ("whom", int)])(1, 2)])
+    assert pair == [(1, 2)] and type(pair[0]) is tuple
     assert foreign not in (0, there(Number(1)))
 
 
@@ -477,12 +532,29 @@ FORBIDDEN = {  # what an answer tries: what it is told
     POOLED.replace('__import__("gc").get_objects', "open, 'mine', 'w'"): (
         "an answer writes no files"
     ),
-    "import gc\ngc.get_objects()": "does not look at its callers",
-    "import sys\nsys._getframe()": "does not look at its callers",
-    "import inspect\ninspect.stack()": "does not look at its callers",
-    POOLED: "does not look at its callers",
+    "import gc\ngc.get_objects()": "look at its callers",
+    "import sys\nsys._getframe()": "look at its callers",
+    "import inspect\ninspect.currentframe()": "look at its callers",
+    "import traceback\nlist(traceback.walk_stack(None))": "look at its callers",
+    "import logging\nlogging.currentframe()": "look at its callers",
+    "try:\n    1 / 0\nexcept ZeroDivisionError as error:\n"
+    "    return error.__traceback__.tb_frame": "look at its callers",
+    "try:\n    1 / 0\nexcept ZeroDivisionError as error:\n    import traceback\n"
+    "    return list(traceback.walk_tb(error.__traceback__))": "look at its callers",
+    "try:\n    1 / 0\nexcept ZeroDivisionError:\n"
+    "    import traceback\n    assert traceback.format_exc()": None,
+    "return getattr((0 for _ in [0]), 'gi_' + 'frame')": "look at its callers",
+    "import sys\nsys._current_exceptions()": "look at its callers",
+    "import sys\nsys.settrace(print)": "look at its callers",
+    "import sys\nsys.setprofile(print)": "look at its callers",
+    "import sys\nsys.addaudithook(print)": None,  # it is not added: Python is silent
+    "import ctypes, _ctypes\n_ctypes.PyObj_FromPtr(id(ctypes))": "look at its callers",
+    "from d2lpar.world.played import Device\n"
+    "Device(1, 1, 0, [1]).launch.__self__._do.__self__.gi_frame": "look at its callers",
+    "import inspect\ninspect.stack()": "look at its callers",
+    POOLED: "look at its callers",
     POOLED.replace('"gc").get_objects', '"sys")._current_frames'): (
-        "does not look at its callers"
+        "look at its callers"
     ),
     DISGUISED: "under its own name",
     "import d2lpar.checks.rubrics.ex_08_2 as m\nm.timing([], 1, None)": "for the truth",
@@ -559,18 +631,42 @@ def _function(cases):
 @pytest.mark.parametrize(
     ("source", "uses"),
     [
-        ("from d2lpar.checks.rubrics.ex_08_2 import timing", True),
-        ("from d2lpar import checks", True),
-        ("import d2lpar as d\ndef f():\n    return d.checks.checker", True),
-        ("import importlib\nimportlib.import_module('d2lpar.checks.checker')", True),
-        ("%pwd\nimport d2lpar.checks", True),
-        ("import d2lpar\nd2lpar.check('08.2', print)", False),
-        ("x = 'See d2lpar.checks for more'", False),
-        ("def broken(", False),
+        ("from d2lpar.checks.rubrics.ex_08_2 import timing", "d2lpar.checks"),
+        ("from d2lpar import checks", "d2lpar.checks"),
+        ("import d2lpar as d\ndef f():\n    return d.checks.checker", "d2lpar.checks"),
+        ("import importlib\nimportlib.import_module('d2lpar.checks.checker')",
+         "d2lpar.checks"),
+        ("%pwd\nimport d2lpar.checks", "d2lpar.checks"),
+        ("import d2lpar.checks.report as r", "d2lpar.checks"),
+        ("import ctypes as c", "ctypes"),
+        ("import cloudpickle\ncloudpickle.dumps(print)", "cloudpickle"),
+        ("S = dist.TCPStore('127.0.0.1', 29500)", "TCPStore"),
+        ("from d2lpar.tools.grading import guard", "d2lpar.tools.grading"),
+        ("def f(error):\n    return error.__traceback__.tb_frame.f_back", "f_back"),
+        ("def f(e):\n    return getattr(e.__traceback__, 'tb_frame')", "tb_frame"),
+        ("from sys import _getframe as g", "_getframe"),
+        ("import threading\nthreading.setprofile(print)", "setprofile"),
+        ("def judge(f):\n    return f.__closure__", "__closure__"),
+        ("dist.group.WORLD.engine.meter.peak = 0", "engine"),
+        ("dist.distributed_c10d._get_default_store().set('a', 'b')",
+         "_get_default_store"),
+        ("from torch.utils._python_dispatch import _disable_current_modes",
+         "_disable_current_modes"),
+        ("import d2lpar\nd2lpar.check('08.2', print)", ""),
+        ("x = 'See d2lpar.checks for more: it has an engine'", ""),
+        ("engine = 'engine'\nframe = torch.stack([x])", ""),
+        ("def broken(", ""),
     ],
-)
-def test_a_cell_that_uses_the_checks_is_seen(source, uses):
-    assert grading._uses_checks(source) is uses
+)  # fmt: skip
+def test_a_cell_that_reaches_behind_its_check_is_seen(source, uses):
+    assert grading.uses(source) == uses
+
+
+def test_no_cell_of_the_course_reaches_behind_its_check():
+    for path in [*ROOT.glob("chapters/*.ipynb"), *ROOT.glob("solutions/*.ipynb")]:
+        for cell in notebooks.read(path)["cells"]:
+            if cell["cell_type"] == "code":
+                assert grading.uses("".join(cell["source"])) == "", path
 
 
 def test_who_asks_the_checks_gets_nothing_for_that_exercise(monkeypatch):
@@ -652,6 +748,8 @@ class Number(float):
         {"a": Number(1)},
         type("float", (float,), {"__module__": "builtins"})(1),
         type("Mine", (float,), {"__module__": None})(1),
+        type("Pair", (NamedTuple("Pair", [("a", int)]),), {})(1),
+        type("Pair", (tuple,), {"__iter__": lambda self: iter(())})((1,)),
     ],
 )
 def test_a_value_of_ones_own_kind_is_no_answer(value):
@@ -663,6 +761,7 @@ def test_usual_values_are_answers():
     values = [1, 1.0, True, None, "x", torch.ones(1), nn.Parameter(torch.ones(1)), rows]
     assert judging.ordinary(values) and judging.ordinary(nn.Linear(1, 1).state_dict())
     assert judging.ordinary({"a": (1, [np.int64(1)])})
+    assert judging.ordinary(NamedTuple("Pair", [("who", int), ("count", int)])(1, 2))
 
 
 def quickly(monkeypatch):

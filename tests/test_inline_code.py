@@ -47,7 +47,23 @@ def second(x):
 
 
 class Third:
-    pass
+    """Three."""
+
+    def __init__(self):
+        self.x = 0
+
+    def add(self):
+        """Sum."""
+
+        return self.x  # [N]
+
+    # the last
+    @property
+    def last(self):
+        return 3
+
+
+AFTER = Third()
 '''
 
 
@@ -109,7 +125,6 @@ def test_definitions_have_the_comment_directly_above():
     [
         ("LIMIT = 4\nSTEPS = ()", "LIMIT = 3\nSTEPS = (1, 2)"),
         ("def second(y):\n    return 0", "def second(x):\n    return first(x)"),
-        ("class Third: 0\nLIMIT = 0", "class Third:\n    pass\n\n\nLIMIT = 3"),
     ],
 )
 def test_sync_brings_the_librarys_text(package, body, expected):
@@ -118,6 +133,42 @@ def test_sync_brings_the_librarys_text(package, body, expected):
     assert notebook["cells"][0]["source"] == "# in d2lpar/moves.py\n" + expected
     assert [old for old, _ in changed] == ["# in d2lpar/moves.py\n" + body]
     assert inline_code.sync(notebook, package) == []
+
+
+# A class may span cells
+
+
+THIRD = LIBRARY[LIBRARY.index("class Third") : LIBRARY.index("\n\n\nAFTER")]
+
+
+def test_a_class_is_whole_where_no_other_cell_adds_to_it(package):
+    notebook = {"cells": [cell("class Third: 0\nLIMIT = 0")]}
+    inline_code.sync(notebook, package)
+    source = notebook["cells"][0]["source"]
+    assert source == f"# in d2lpar/moves.py\n{THIRD}\n\n\nLIMIT = 3"
+
+
+def test_a_method_in_another_cell_is_left_out_of_its_class(package):
+    add = "@add_to_class(Third)\ndef add(self, y): 0"
+    last = "@add_to_class(Third)\n@property\ndef last(self): 0"
+    cells = [cell("class Third: 0\nAFTER = 0"), cell(f"{add}\n{last}")]
+    assert len(inline_code.sync({"cells": cells}, package)) == 2
+    head, body = (c["source"].split("\n", 1)[1] for c in cells)
+    first = THIRD[: THIRD.index("\n\n    def add")]
+    assert head == f"{first}\n\n\nAFTER = Third()"
+    assert body == (
+        '@add_to_class(Third)\ndef add(self):\n    """Sum."""\n\n'
+        "    return self.x  # [N]\n\n\n"
+        "# the last\n@add_to_class(Third)\n@property\n"
+        "def last(self):\n    return 3"
+    )
+    assert inline_code.sync({"cells": cells}, package) == []
+
+
+def test_a_method_that_the_class_lacks_is_refused(package):
+    body = "@add_to_class(Third)\ndef subtract(self): 0"
+    with pytest.raises(inline_code.InlineCodeError, match="define Third.subtract"):
+        inline_code.sync({"cells": [cell(body)]}, package)
 
 
 def test_sync_keeps_the_blank_lines_between_neighbours(package):

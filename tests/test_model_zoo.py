@@ -119,7 +119,7 @@ def test_attention_equals_torchs(N, T, D, heads):
         assert (a - b).abs().max() < 1e-10
 
 
-def test_a_gpt_does_not_see_later_places_and_ties_its_table():
+def test_a_gpt_does_not_see_later_positions_and_ties_its_table():
     torch.manual_seed(0)
     net = GPT(16, depth=2, heads=4, context=8, vocabulary=11)
     tokens = torch.randint(11, (2, 8))

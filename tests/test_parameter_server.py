@@ -134,7 +134,7 @@ def test_flat_refuses_mixed_dtypes_and_nothing_to_train():
     mixed = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double())
     with pytest.raises(ValueError, match="torch.float32, torch.float64"):
         ps.Flat(mixed)
-    with pytest.raises(ValueError, match="none that is trained"):
+    with pytest.raises(ValueError, match="no trained parameter"):
         ps.Flat(nn.Linear(2, 2).requires_grad_(False))
 
 
@@ -509,8 +509,8 @@ def test_roles_are_checked():
         ps.serve(nn.Linear(1, 1), OPTIMIZERS["sgd"], servers)
 
     for body, servers, match in (
-        (as_worker, 3, "3 would serve"),
-        (as_worker, 0, "0 would serve"),
+        (as_worker, 3, "3 of 3 ranks would serve"),
+        (as_worker, 0, "0 of 3 ranks would serve"),
         (as_worker, 1, "Rank 0 works, but ranks 0 to 0 are the servers"),
         (as_server, 1, "Rank . serves, but ranks 0 to 0 are the servers"),
     ):
@@ -529,7 +529,7 @@ def test_a_task_that_replaces_its_gradient_is_refused():
 
         ps.local_sgd(model, torch.optim.SGD(model.parameters(), 0.1), task)
 
-    with pytest.raises(d2lpar.RankError, match="leave zero_grad out"):
+    with pytest.raises(d2lpar.RankError, match="Leave zero_grad out"):
         d2lpar.run(spoilt, world_size=1, backend="sim")
 
 

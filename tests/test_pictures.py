@@ -1,12 +1,21 @@
-"""The README's picture is what its script draws from recorded events."""
+"""Pictures: clusters and moves are their data, the README's comes from its script."""
 
 import base64
 import importlib.util
 import re
+from types import SimpleNamespace
 
+import pytest
+import torch
+import torch.distributed as dist
 from PIL import Image
 
+import d2lpar
+import d2lpar.allreduce as a
 from conftest import ROOT
+from d2lpar.show.moves import moves_of
+from d2lpar.show.topology import plot_cluster
+from d2lpar.show.units import short_bytes
 from d2lpar.tools import notebooks
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -37,3 +46,174 @@ def test_the_readme_shows_it_with_the_times_of_the_runs():
     for run in (gather, ring):
         assert f"{run.elapsed * 1e6:.0f} us" in alt
     assert gather.results[0][0] == ring.results[3][-1] == 1.5
+
+
+# clusters
+
+
+def texts(figure):
+    return [text.get_text() for text in figure.axes[0].texts if text.get_text()]
+
+
+@pytest.mark.parametrize(
+    ("spec", "boxes"),
+    [("1xA100", 1), ("8xA100", 8), ("4xT4", 4), ("2x4xV100", 8), ("4x8xH100", 32)],
+)
+def test_a_cluster_draws_every_gpu_with_the_rates_of_its_links(spec, boxes):
+    cluster = d2lpar.Cluster.of(spec, "400Gb")
+    figure = cluster.plot()
+    found = texts(figure)
+    ranks = [text for text in found if re.fullmatch(r"(GPU )?\d+", text)]
+    assert len(ranks) == boxes
+    if cluster.n > 1:
+        rate = f"{cluster.path(0, 1)[1] / 1e9:.3g} GB/s"
+        assert any(rate in text for text in found) and rate in figure.alt
+    if cluster.node(cluster.n - 1):
+        far = f"{cluster.path(0, cluster.n - 1)[1] / 1e9:.3g} GB/s"
+        assert any(text.startswith("network:") and far in text for text in found)
+        assert far in figure.alt
+
+
+def test_many_nodes_are_summed_up_and_that_is_said():
+    figure = d2lpar.Cluster.of("16x8xH100", "400Gb", cards=8).plot()
+    found = texts(figure)
+    assert sum(text.startswith("node ") for text in found) == 4
+    assert any("16 nodes, 4 drawn" in text for text in found)
+    assert "127" in found and "16 nodes of 8 GPUs" in figure.alt
+    assert "8 network cards in each" in figure.alt
+
+
+def test_a_cluster_without_gpus_has_ranks():
+    figure = d2lpar.Cluster.plain.plot()
+    assert texts(figure)[:4] == ["rank 0", "rank 1", "rank 2", "rank 3"]
+    assert "4 ranks, joined by links with 10 GB/s each way" in figure.alt
+
+
+class Boxes(SimpleNamespace):
+    """Two sockets with two GPUs each; what goes from one to the other is shared."""
+
+    name, n, gpu = "boxes", 4, SimpleNamespace(peer_rate=None)
+
+    def node(self, rank):
+        return 0
+
+    def path(self, src, dst):
+        a, b = src // 2, dst // 2
+        shared = (f"node0.socket{a}.out", f"node0.socket{b}.in") if a != b else ()
+        return 5e-6, 16e9, shared
+
+
+def test_links_that_ranks_share_are_boxes_with_their_own_traffic():
+    cluster = Boxes()
+    found = texts(plot_cluster(cluster))
+    assert {"socket 0", "socket 1"} <= set(found)
+    run = d2lpar.run(shift, world_size=4, backend="sim")
+    drawn = texts(plot_cluster(cluster, run))
+    assert drawn.count("4 MB") == 4 + 2  # each GPU, and both ways between sockets
+
+
+def shift():
+    n, r = dist.get_world_size(), dist.get_rank()
+    x, y = torch.ones(1_000_000), torch.empty(1_000_000)
+    ends = [
+        dist.P2POp(dist.isend, x, (r + 1) % n),
+        dist.P2POp(dist.irecv, y, (r - 1) % n),
+    ]
+    for work in dist.batch_isend_irecv(ends):
+        work.wait()
+
+
+def test_traffic_is_that_of_the_run():
+    run = d2lpar.run(shift, cluster="2x2xA100", world_size=4, backend="sim")
+    figure = run.plot_traffic()
+    found = texts(figure)
+    # ranks 0 and 2 send inside their node, 1 and 3 by the host and the network card
+    assert found.count("4 MB") == 2 + 2 + 2
+    assert "8 MB stay inside nodes, 8 MB leave them" in figure.alt
+    cards = d2lpar.Cluster.of("2x2xT4").plot(run)  # here each GPU has one line
+    assert "8 MB stay inside nodes, 8 MB leave them" in cards.alt
+    assert texts(cards).count("4 MB") >= 4 + 2
+    wide = {round(line.get_linewidth(), 3) for line in figure.axes[0].lines}
+    assert wide == {1, 8}
+    with pytest.raises(ValueError, match="has only 2"):
+        d2lpar.Cluster.of("2xA100").plot(run)
+
+
+def test_traffic_of_a_real_run_needs_a_cluster():
+    run = d2lpar.run(shift, world_size=2, backend="gloo")
+    with pytest.raises(ValueError, match=r"run in gloo used is not known.*plot\(run\)"):
+        run.plot_traffic()
+    assert texts(d2lpar.Cluster.of("2xA100").plot(run)).count("4 MB") == 2
+
+
+# moves
+
+
+def summed(allreduce, groups=None):
+    group = a.node_groups(groups) if groups else None
+    allreduce(torch.ones(1000), group)
+
+
+def test_the_rounds_of_a_picture_are_those_of_the_run():
+    ways = {
+        a.ring_allreduce: 6,
+        a.naive_allreduce: 6,
+        a.recursive_doubling_allreduce: 2,
+    }
+    for way, rounds in ways.items():
+        run = d2lpar.run(summed, way, world_size=4, backend="sim")
+        moves = moves_of(run.timeline)
+        assert max(move.row for move in moves) + 1 == run.rounds == rounds
+        assert len(moves) == sum(run.messages)
+
+
+def test_the_butterfly_exchanges_all_with_partners_twice_as_far():
+    run = d2lpar.run(
+        summed, a.recursive_doubling_allreduce, world_size=8, backend="sim"
+    )
+    for move in moves_of(run.timeline):
+        src, dst = move.ranks
+        assert src ^ dst == 2**move.row
+    figure = run.plot_moves()
+    assert texts(figure).count("all") == 24
+    assert figure.alt.startswith("Moves of 8 ranks, 3 rounds. Round 1: 0 to 1, 1 to 0")
+
+
+def test_chunks_and_nodes_of_the_hierarchical_allreduce():
+    run = d2lpar.run(
+        summed, a.hierarchical_allreduce, 2, cluster="2x2xA100", world_size=4,
+        backend="sim",
+    )  # fmt: skip
+    figure = run.plot_moves("three phases")
+    labels = [t.get_text() for t in figure.axes[0].get_xticklabels()]
+    assert labels[2] == "rank 2\nnode 1"
+    assert figure.axes[0].get_title(loc="left") == "three phases"
+    assert set(texts(figure)) == {"0-1", "2-3", "0", "1", "2", "3"}
+    assert figure.alt.count("(another node)") == 8
+    assert "chunks of the tensor, 0 to 3" in figure.axes[0].get_xlabel()
+
+
+def test_collectives_are_bars_and_labels_boxes():
+    def step():
+        with d2lpar.label("F0"):
+            d2lpar.sleep(1e-3)
+        dist.all_reduce(torch.ones(1000))
+
+    run = d2lpar.run(step, world_size=3, backend="sim")
+    moves = moves_of(run.timeline)
+    assert [(m.row, m.kind, len(m.ranks)) for m in moves] == [
+        *[(0, "compute", 1)] * 3, (1, "collective", 3)
+    ]  # fmt: skip
+    assert texts(run.plot_moves()) == ["F0"] * 3 + ["all_reduce, 4 kB"]
+
+
+def test_too_much_for_a_picture_of_moves_is_a_sentence():
+    run = d2lpar.run(shift, world_size=17, backend="sim")
+    with pytest.raises(ValueError, match="up to 16 ranks.*here are 17 ranks"):
+        run.plot_moves()
+
+
+def test_short_numbers_of_bytes():
+    sizes = [0, 999, 1000, 749_999, 999_950, 24_580_000, 3e12]
+    shown = ["0 B", "999 B", "1 kB", "750 kB", "1 MB", "24.6 MB", "3e+03 GB"]
+    assert [short_bytes(size) for size in sizes] == shown

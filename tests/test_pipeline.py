@@ -351,10 +351,15 @@ def refuses(made, count, rows):
 @pytest.mark.parametrize(
     ("made", "count", "rows", "words"),
     [
-        (make("gpipe", 3, 2), 1, 4, "A schedule for 3 ranks cannot drive 2."),
-        (make("gpipe", 2, 2), 2, 4, "has the stages [0]: it needs 1 modules, not 2."),
+        (
+            make("gpipe", 3, 2),
+            1,
+            4,
+            "rows for 3 ranks, and there are 2",
+        ),
+        (make("gpipe", 2, 2), 2, 4, "the stages [0], so it needs 1 modules, not 2."),
         (make("gpipe", 2, 3), 1, 2, "2 rows cannot fill 3 micro-batches."),
-        (parse("0F0\n1F0 1B0"), 1, 2, "0B0 is nowhere. (Every stage sees"),
+        (parse("0F0\n1F0 1B0"), 1, 2, "0B0 is missing. (Every stage sees"),
     ],
 )
 def test_what_does_not_fit_gets_a_sentence(made, count, rows, words):
@@ -403,14 +408,18 @@ def sends_what(change, when=1, steps=2):
 @pytest.mark.parametrize(
     ("change", "when", "words"),
     [
-        (lambda x: x[:, :1], 3, "0F0 makes rows of [1] in torch.float64, and before"),
-        (lambda x: x.float(), 3, "rows of [2] in torch.float32, and before they were"),
-        (lambda x: x[:, :1], 2, "0F1 makes rows of [1] in torch.float64, and before"),
-        (lambda x: x[:1], 1, "0F0 makes a tensor of shape [1, 2]; wanted are 2 rows"),
-        (lambda x: x.sum(), 1, "0F0 makes a tensor of shape []; wanted are 2 rows"),
+        (lambda x: x[:, :1], 3, "0F0 made rows of [1] in torch.float64, but before"),
+        (lambda x: x.float(), 3, "rows of [2] in torch.float32, but before they were"),
+        (lambda x: x[:, :1], 2, "0F1 made rows of [1] in torch.float64, but before"),
+        (lambda x: x[:1], 1, "0F0 made a tensor of shape [1, 2]. It must have 2 rows"),
+        (lambda x: x.sum(), 1, "0F0 made a tensor of shape []. It must have 2 rows"),
         (lambda x: x.view(2, 2, *[1] * 8), 1, "at most 9 dimensions"),
-        (lambda x: x + 0j, 1, "0F0 makes torch.complex128; between stages travel"),
-        (lambda x: (x, x), 1, "0F0 makes a tuple, and one tensor goes"),
+        (
+            lambda x: x + 0j,
+            1,
+            "made torch.complex128, but only these dtypes travel:",
+        ),
+        (lambda x: (x, x), 1, "0F0 made a tuple, and only a tensor can travel"),
     ],
 )
 def test_what_cannot_travel_gets_a_sentence(world, change, when, words):
@@ -428,6 +437,24 @@ def test_other_dtypes_and_more_dimensions_travel(dtype):
     assert all(g is not None and g.abs().sum() > 0 for g in run.results[0])
 
 
+def fields_of_a_step(name):
+    """The fields of a pipeline and of its mail, before a step and after it."""
+    made = make(name, 2, 2)
+    optimizer = [momentum] if name == "pipedream" else []
+    kind = PipeDream if name == "pipedream" else Pipeline
+    pipeline = kind(made, layers(2)[dist.get_rank() :][:1], squares, *optimizer)
+    fields = lambda: [sorted(vars(x)) for x in (pipeline, pipeline.mail)]
+    before = fields()
+    pipeline.step(*batch(4))
+    return before, fields()
+
+
+@pytest.mark.parametrize("name", ["1f1b", "zb-h1", "pipedream"])
+def test_all_fields_are_set_when_it_is_made(name):
+    run = d2lpar.run(fields_of_a_step, name, world_size=2, backend="sim")
+    assert all(before == after for before, after in run.results)
+
+
 def ignores_its_input():
     class Deaf(Any):
         def forward(self, x):
@@ -438,7 +465,7 @@ def ignores_its_input():
 
 
 def test_a_stage_that_makes_no_gradient_is_named():
-    with pytest.raises(d2lpar.RankError, match="1B0 makes a NoneType") as caught:
+    with pytest.raises(d2lpar.RankError, match="1B0 made a NoneType") as caught:
         d2lpar.run(ignores_its_input, world_size=2, backend="sim")
     assert caught.value.rank == 1
 

@@ -1,10 +1,13 @@
 """The devices that the checks of chapter 03 play: tensors that know where they are."""
 
+import copy
+import pickle
+
 import pytest
 import torch
 
 from d2lpar.checks.rubrics.ex_03_3 import simulated
-from d2lpar.world.played import Wire, places, put
+from d2lpar.world.played import Device, Wire, places, put
 
 MEETINGS = [
     lambda a, b: a + b,
@@ -83,3 +86,20 @@ def test_gradients_stay_on_their_device(two):
 )
 def test_the_truth_of_exercise_03_3(times, links, m, pipelined, expected):
     assert simulated(times, links, m, pipelined) == expected
+
+
+def test_a_device_tells_what_it_was_asked_and_not_what_it_plays():
+    gpu = Device(ask=1.0, job=4.0, busy=10.0, factors=[2.0, 1.0])
+    for _ in range(2):
+        gpu.clock()
+        gpu.launch("job")
+    gpu.synchronize()
+    assert gpu.clock() == 22.0  # 10 of older work, then 8 and 4
+    assert gpu.record() == (2, [(0, 0.0), (1, 1.0), (2, 22.0)])
+    with pytest.raises(TypeError):
+        vars(gpu)
+    with pytest.raises(ValueError, match="one job"):
+        gpu.launch("mine")
+    for again in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match="do not copy it"):
+            again(gpu)

@@ -82,7 +82,7 @@ def decoded(data):
 
 
 def without_place(events):
-    return [event._replace(where=None) for event in events]
+    return [event._replace(where=None, part=None) for event in events]
 
 
 # the events
@@ -107,7 +107,8 @@ def test_an_event_knows_its_line_of_code(world):
     (sent,) = [e for e in done.timeline if e.stream == "send"]
     assert sent.where == (__file__, line)
     kinds = {e.kind for e in done.timeline if e.where}
-    assert kinds >= {"sending", "receiving", "collective", "waiting"}
+    waits = {"sim": {"blocked", "transferring"}, "gloo": {"waiting"}}
+    assert kinds >= {"sending", "receiving", "collective"} | waits[world]
     (event,) = [e for e in decoded(done.timeline.play().data).popitem()[1]
                 if e.stream == "send"]  # fmt: skip
     place, code = event.where
@@ -306,10 +307,10 @@ def test_the_script_reads_the_same_events(run, ask):
     line = run.timeline
     data = player.encode({"a": line, "b": ring(3)})
     first, second = ask("p.decode(data).panels", data)
-    fields = [f for f in Event._fields if f != "where"]
+    fields = [f for f in Event._fields if f not in ("where", "part")]
     for event, found in zip(line.events, first["events"], strict=True):
         assert [found[f] for f in fields] == [getattr(event, f) for f in fields]
-        assert found["kind"] == event.kind
+        assert found["kind"] == event.look
     assert len(second["messages"]) == len(ring(3).messages()) == 3
     for pair in second["messages"]:
         assert pair["send"]["id"] == pair["recv"]["id"]
@@ -362,8 +363,8 @@ def test_moments_and_what_they_bring(ask):
     assert moments == pytest.approx([0, 1e-5, 2e-5, 3e-5])
     told = ask("p.tell(p.decode(data), 1e-5)", data)
     assert told == (
-        "at 10 us  starts: rank 0: waits; rank 0: sends to 1; rank 1: waits; 5 more. "
-        "12 ended. 4 in flight."
+        "at 10 us  starts: rank 0: is in a transfer; rank 0: sends to 1; "
+        "rank 1: is in a transfer; 5 more. 12 ended. 4 in flight."
     )
     active = ask("p.doing(p.decode(data).panels[0], 1, 1.2e-5)", data)
     assert sorted(e["stream"] for e in active) == ["compute", "recv", "send"]
@@ -386,6 +387,26 @@ def test_numbers_read_as_in_the_pictures(ask):
     sizes = [0, 16, 4096, 999_999, 1_000_000, 24_580_000, 1.5e9, 2e12]
     assert ask("data.map(p.seconds)", times) == [show_seconds(t) for t in times]
     assert ask("data.map(p.size)", sizes) == [show_bytes(int(b)) for b in sizes]
+
+
+@needs_node
+def test_bars_carry_their_labels(ask):
+    events = [
+        Event(0, "compute", "mm", 0, 1, label="F3"),
+        Event(0, "compute", "mm", 1, 2, label="1B1"),
+        Event(0, "compute", "blocked", 2, 3),
+        Event(0, "compute", "transfer", 3, 4),
+        Event(0, "comm", "all_gather", 3, 4, label="1"),
+        Event(0, "comm", "all_reduce", 5, 6),
+    ]
+    line = Timeline(events, 1)
+    data = player.encode({"a": line})
+    found = ask("p.decode(data).panels[0].events.map((e) => [e.kind, e.dark])", data)
+    dark = [False, True, False, False, False, False]
+    assert found == [[e.look, d] for e, d in zip(line, dark, strict=True)]
+    texts = ask("p.decode(data).panels[0].events.map(p.lettersOf)", data)
+    wanted = [["F3", "3"], ["B1", "1"], [], [], ["AG1", "1"], ["all_reduce", "AR"]]
+    assert texts == wanted
 
 
 @needs_node

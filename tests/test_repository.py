@@ -27,9 +27,10 @@ __init__
 checks
 hybrid mesh
 checkpoint
+attention vocabulary
 data_parallel overlap parameter_server sharding network_partition tensor_parallel \
     pipeline
-fastest
+fastest channels
 allreduce
 shared_memory costs footprint delayed balance
 scatter
@@ -366,7 +367,8 @@ def test_no_file_names_a_package_index():
 
 def test_readme_lists_every_black_box():
     shown = {"costs", "shared_memory", "checkpoint", "footprint", "delayed"}
-    shown |= {"layers", "balance", "model_zoo", "fastest"}
+    shown |= {"layers", "balance", "model_zoo", "fastest", "channels"}
+    shown |= {"attention", "vocabulary"}
     concepts = {name[3:] for name in chapters()} | shown
     tops = {name.split(".")[0] for name in NAMES} - concepts - {"__init__", "__main__"}
     unlisted = [

@@ -8,7 +8,10 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+import torch
+import torch.distributed as dist
 
+import d2lpar
 from d2lpar.show.events import Event
 from d2lpar.show.timeline import Timeline
 from d2lpar.world import progress
@@ -26,6 +29,9 @@ class Counted:
 
     def rounds(self):
         return self.number
+
+    def has_native(self):
+        return False
 
 
 def make(**other):
@@ -48,6 +54,7 @@ def make(**other):
         "traffic": np.array([[0, 0], [1536, 0]]),
         "peak_memory": [1536, 3072],
         "cluster": Cluster.plain,
+        "aside": [0, 0],
     }
     return Run(**fields | other)
 
@@ -129,9 +136,27 @@ def test_rows_hold_the_numbers_themselves():
         "bytes_total": 1536,
         "time": 2e-5,
         "clock": "virtual",
+        "by_formula": False,
         "peak_memory": 3072,
     }
     assert table.rows[1]["peak_memory"] is None
+
+
+def test_native_rows_say_that_a_formula_timed_them():
+    def native():
+        dist.barrier()
+        dist.all_reduce(torch.ones(4))
+
+    def by_hand():
+        dist.barrier()
+        x = torch.ones(4)
+        dist.send(x, 1) if dist.get_rank() == 0 else dist.recv(x, 0)
+
+    at = {"world_size": 2, "backend": "sim"}
+    native, by_hand = d2lpar.run(native, **at), d2lpar.run(by_hand, **at)
+    assert native.by_formula and not by_hand.by_formula
+    table = str(compare(native=native, by_hand=by_hand))
+    assert table.count("by formula") == 1 and table.count("virtual") == 1
 
 
 class Cells(HTMLParser):

@@ -216,7 +216,7 @@ def test_the_message_of_a_circle_says_who_waits():
     with pytest.raises(ScheduleError) as caught:
         validate(parse("0F0 0B0 0F1 0B1\n1F0 1F1 1B0 1B1"))
     assert str(caught.value) == (
-        "Nobody can go on: 0B0 waits for 1B0, 1F1 waits for 0F1. "
+        "No rank can continue: 0B0 waits for 1B0, 1F1 waits for 0F1. "
         "(Ranks must not wait for each other in a circle.)\n"
         "rank 0   0F0 [0B0] 0F1 0B1\n"
         "rank 1   1F0 [1F1] 1B0 1B1"
@@ -240,12 +240,12 @@ def test_schedules_without_actions():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("2f2b", 2, 2), "no schedule '2f2b': naive, gpipe"),
-        (("gpipe", 0, 2), "p is a number from 1 on, not 0"),
-        (("gpipe", 2, 1.5), "m is a number from 1 on, not 1.5"),
-        (("gpipe", True, 1), "p is a number"),
-        (("1f1b", 2, 2, 2), "v is for interleaved; 1f1b has one stage"),
-        (("interleaved", 2, 2, 1), "v is a number from 2 on, not 1"),
+        (("2f2b", 2, 2), "no schedule '2f2b'. Choose one of naive, gpipe"),
+        (("gpipe", 0, 2), "p must be a whole number of at least 1, not 0"),
+        (("gpipe", 2, 1.5), "m must be a whole number of at least 1, not 1.5"),
+        (("gpipe", True, 1), "p must be a whole number"),
+        (("1f1b", 2, 2, 2), "Only interleaved takes v; 1f1b has one stage"),
+        (("interleaved", 2, 2, 1), "v must be a whole number of at least 2, not 1"),
     ],
 )
 def test_bad_arguments_of_make(arguments, words):
@@ -256,10 +256,10 @@ def test_bad_arguments_of_make(arguments, words):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"forward": -1}, "forward is a time from 0 on"),
+        ({"forward": -1}, "forward must be a time of at least 0"),
         ({"backward": [1, 2, 3]}, "a list of 2"),
-        ({"weight": float("nan")}, "weight is a time"),
-        ({"comm": -1}, "comm is a time"),
+        ({"weight": float("nan")}, "weight must be a time"),
+        ({"comm": -1}, "comm must be a time"),
     ],
 )
 def test_bad_times(options, words):

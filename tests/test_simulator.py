@@ -19,6 +19,8 @@ import torch.distributed as dist
 import d2lpar
 from conftest import WATCHDOG
 from d2lpar import Cluster
+from d2lpar.allreduce import ring_allreduce
+from d2lpar.show.events import WAITS
 from d2lpar.world.calls import Meta, cost_of
 
 ALPHA, BETA = 1e-5, 1e-9
@@ -65,14 +67,16 @@ def late_receiver():
 def test_a_send_ends_when_it_is_received():
     run = sim(late_receiver, n=2)
     assert close(run.elapsed, 1.0 + ALPHA + 40 * BETA)
-    waits = [e for e in run.timeline if e.rank == 0 and e.name == "wait"]
-    assert close(waits[0].stop - waits[0].start, run.elapsed)
+    waits = [e for e in run.timeline if e.rank == 0 and e.kind in WAITS]
+    seconds = {e.kind: e.stop - e.start for e in waits}
+    assert close(seconds["blocked"], 1.0)
+    assert close(seconds["transferring"], ALPHA + 40 * BETA)
 
 
 def test_buffered_messages_leave_before_they_are_received():
     run = sim(late_receiver, n=2, buffered=True)
     assert close(run.elapsed, 1.0)
-    assert not [e for e in run.timeline if e.rank == 0 and e.name == "wait"]
+    assert not [e for e in run.timeline if e.rank == 0 and e.kind in WAITS]
 
 
 def exchange_all(count):
@@ -197,7 +201,8 @@ def ring_by_hand(count):
     chunks = list(tensor.tensor_split(n))
     for phase in (0, 1):
         for k in range(n - 1):
-            out, into = chunks[(r + phase - k) % n], chunks[(r + phase - k - 1) % n]
+            out = chunks[(r + phase - k - 1) % n]
+            into = chunks[(r + phase - k - 2) % n]
             incoming = torch.empty_like(into)
             ops = [
                 dist.P2POp(dist.isend, out, (r + 1) % n),
@@ -207,6 +212,17 @@ def ring_by_hand(count):
                 work.wait()
             into.copy_(incoming if phase else into + incoming)
     assert torch.equal(tensor, torch.full((count,), float(n)))
+
+
+@pytest.mark.parametrize("n", [2, 3, 5])
+@pytest.mark.parametrize("count", [1, 13, 100_003])
+def test_native_counts_are_those_of_ring_allreduce(n, count):
+    def by_hand():
+        ring_allreduce(torch.ones(count))
+
+    native, hand = sim(reduce_all, count, n=n), sim(by_hand, n=n)
+    assert native.bytes_sent == hand.bytes_sent
+    assert (native.traffic == hand.traffic).all()
 
 
 @pytest.mark.parametrize("n", [2, 3, 4, 5, 8])
@@ -297,7 +313,7 @@ def test_an_output_that_is_given_is_charged_once():
 
 
 def test_computing_is_charged_by_the_roofline():
-    cluster = Cluster.of("2xH100")
+    cluster = Cluster.of("2xH100", launch=0)
     moved = 4 * (256 * 512 * 2 + 256 * 256)
     expected = cluster.compute_seconds(0, 2 * 256 * 256 * 512, moved, torch.float32)
     run = sim(multiply, 3, n=2, cluster=cluster)
@@ -307,6 +323,65 @@ def test_computing_is_charged_by_the_roofline():
     assert sim(multiply, n=2).elapsed == 0.0
 
 
+LAUNCH = 100e-6
+
+
+def queued(large, small, look):
+    """One large operation, then small ones: in how many seconds?"""
+    a, b = torch.ones(large, 512), torch.ones(4)
+    start = d2lpar.now()
+    y = a @ a.T
+    for _ in range(small):
+        b = b + 1
+        if look:
+            b[0].item()
+    del y
+    return d2lpar.now() - start
+
+
+@pytest.mark.parametrize("look", [False, True])
+def test_a_queue_hides_launches_unless_someone_looks(look):
+    at = {"n": 1, "cluster": Cluster.of("1xT4", launch=LAUNCH)}
+    busy, idle = sim(queued, 4096, 9, look, **at), sim(queued, 8, 9, look, **at)
+    (product,) = (e for e in busy.timeline if e.name == "mm")
+    work = product.stop - product.start - LAUNCH
+    assert work > 20 * LAUNCH
+    launches = 19 if look else 10
+    assert idle.results[0] == pytest.approx(launches * LAUNCH, rel=0.01)
+    left = 16 if look else 0  # after the product; two wait behind it
+    shown = LAUNCH + work + left * LAUNCH
+    assert busy.results[0] == pytest.approx(shown, rel=0.01)
+
+
+def overlapped(cut):
+    """Compute while an all-reduce is on its way; `cut`: wait for it first."""
+    x, a = torch.empty(2**24), torch.empty(1024, 1024)
+    start = d2lpar.now()
+    work = dist.all_reduce(x, async_op=True)
+    if cut:
+        work.wait()
+    for _ in range(40):
+        a @ a
+    work.wait()
+    return d2lpar.now() - start
+
+
+def test_overlap_makes_computing_slower():
+    times = {}
+    for contention in (0, 0.5):
+        cluster = Cluster.of("2xA100", launch=0, contention=contention)
+        for cut in (False, True):
+            run = sim(overlapped, cut, n=2, cluster=cluster)
+            assert run.results[0] == run.results[1]
+            times[contention, cut] = run.results[0]
+    (moving,) = (e for e in run.timeline if e.rank == 0 and e.name == "all_reduce")
+    inside = moving.stop - moving.start
+    assert times[0, True] == times[0.5, True]  # nothing overlaps
+    assert times[0, False] < times[0.5, False] < times[0.5, True]
+    more = times[0.5, False] - times[0, False]
+    assert more == pytest.approx(0.5 * inside, rel=1e-3)
+
+
 def step():
     multiply(10)
     dist.all_reduce(torch.ones(10))
@@ -314,7 +389,7 @@ def step():
 
 
 def test_a_straggler_makes_the_others_wait():
-    cluster = Cluster.of("4xH100")
+    cluster = Cluster.of("4xH100", launch=0)
     even, slow = sim(step, cluster=cluster), sim(step, cluster=cluster.slow(2, 4.0))
     busy = [
         sum(e.stop - e.start for e in slow.timeline if e.rank == r and e.flops)
@@ -322,7 +397,7 @@ def test_a_straggler_makes_the_others_wait():
     ]
     assert close(busy[2], 4 * busy[0])
     assert close(slow.elapsed - even.elapsed, busy[2] - busy[0])
-    waits = [e for e in slow.timeline if e.name == "wait" and e.rank == 0]
+    waits = [e for e in slow.timeline if e.kind in WAITS and e.rank == 0]
     assert sum(e.stop - e.start for e in waits) > busy[2] - busy[0]
 
 
@@ -813,8 +888,8 @@ def test_the_cost_of_an_all_reduce_is_that_of_a_ring(n):
     sizes = [8 * a + 4 * b + c for a, b, c in pieces]
     for r in range(n):
         cost = cost_of(meta, n, r)
-        sent = [sizes[(r - k) % n] for k in range(n - 1)]  # reduce-scatter
-        sent += [sizes[(r + 1 - k) % n] for k in range(n - 1)]  # all-gather
+        sent = [sizes[(r - 1 - k) % n] for k in range(n - 1)]  # reduce-scatter
+        sent += [sizes[(r - k) % n] for k in range(n - 1)]  # all-gather
         assert cost.sends == (((r + 1) % n, sum(sent), 2 * (n - 1)),)
         assert cost.steps == (max(sizes),) * (2 * (n - 1))
         assert cost.edges == tuple((i, (i + 1) % n) for i in range(n))

@@ -9,20 +9,23 @@ from torch.nn import functional as F
 import d2lpar
 from d2lpar import tensor_parallel
 from d2lpar.allreduce import ring_allreduce
+from d2lpar.attention import (
+    GroupedAttention,
+    ParallelAttention,
+    ParallelGroupedAttention,
+    SelfAttention,
+)
 from d2lpar.tensor_parallel import (
     Add,
     ColumnParallel,
     Enter,
     Join,
-    ParallelAttention,
     Part,
     RowParallel,
-    SelfAttention,
-    VocabularyEmbedding,
     parallel_mlp,
     ring_columns,
-    vocabulary_cross_entropy,
 )
+from d2lpar.vocabulary import VocabularyEmbedding, vocabulary_cross_entropy
 from d2lpar.world.cluster import Cluster
 
 RANKS = [1, 2, 3, 4]
@@ -119,8 +122,14 @@ def test_an_mlp_needs_one_sum_each_way(n, world):
 
 
 def attention(heads, pairs):
-    whole = made(SelfAttention, 24, heads, pairs)
-    return passed(ParallelAttention(whole), random(2, 5, 24))
+    kind = ParallelAttention if pairs == heads else ParallelGroupedAttention
+    return passed(kind(one_device(heads, pairs)), random(2, 5, 24))
+
+
+def one_device(heads, pairs):
+    if pairs == heads:
+        return made(SelfAttention, 24, heads)
+    return made(GroupedAttention, 24, heads, pairs)
 
 
 @WORLDS
@@ -129,7 +138,7 @@ def attention(heads, pairs):
     [(n, 12, 12) for n in RANKS] + [(2, 4, 2), (4, 4, 2), (4, 8, 1), (3, 6, 1)],
 )
 def test_attention_by_heads(n, heads, pairs, world):
-    truth = passed(made(SelfAttention, 24, heads, pairs), random(2, 5, 24))
+    truth = passed(one_device(heads, pairs), random(2, 5, 24))
     run = d2lpar.run(attention, heads, pairs, world_size=n, backend=world)
     if n > pairs:  # ranks beside each other share a pair: equal gradients
         for _, _, grads in run.results:
@@ -295,7 +304,7 @@ def refused(kind, *arguments):
         (VocabularyEmbedding, nn.Embedding(9, 2, padding_idx=0), "padding_idx"),
         (RowParallel, nn.LayerNorm(3), "can be split, not LayerNorm"),
         (ParallelAttention, SelfAttention(8, 4), "3 ranks cannot share 4 heads"),
-        (ParallelAttention, SelfAttention(12, 6, 2), "cannot share 2 pairs"),
+        (ParallelGroupedAttention, GroupedAttention(12, 6, 2), "share 2 pairs"),
         (VocabularyEmbedding, nn.Embedding(10, 2), "3 ranks cannot share 10"),
     ],
 )
@@ -383,8 +392,10 @@ def test_three_steps_with_a_tied_weight(n, world):
 
 
 def test_an_uneven_attention():
-    with pytest.raises(ValueError, match="10 features, 4 heads"):
+    with pytest.raises(ValueError, match="4 heads cannot share 10 features"):
         SelfAttention(10, 4)
+    with pytest.raises(ValueError, match="4 heads cannot share 3 pairs"):
+        GroupedAttention(12, 4, 3)
 
 
 def hidden():
@@ -394,7 +405,7 @@ def hidden():
 
 
 def test_the_ring_hides_its_messages():
-    cluster = Cluster.of("4xA100")
+    cluster = Cluster.of("4xA100", launch=0)
     run = d2lpar.run(
         hidden, world_size=4, backend="sim", cluster=cluster, device="meta"
     )

@@ -1,5 +1,6 @@
 """Timelines: the text twin to the letter, the trace read back, the pictures."""
 
+import io
 import json
 import pickle
 import re
@@ -7,10 +8,17 @@ import subprocess
 import sys
 
 import pytest
+import torch
+import torch.distributed as dist
 from matplotlib.colors import to_hex
+from PIL import Image
+from torch import nn
+from torch.utils.checkpoint import checkpoint
 
+import d2lpar
+import d2lpar.allreduce as a
 from d2lpar.show import plots
-from d2lpar.show.events import Event, lanes
+from d2lpar.show.events import Event, joined, lanes
 from d2lpar.show.timeline import Timeline
 from d2lpar.show.units import show_bytes, show_seconds
 
@@ -52,33 +60,34 @@ def ring(n, seconds=1e-5, steps=None):
 def test_events_are_sorted_and_counted(small):
     keys = [(event.start, event.rank) for event in small]
     assert keys == sorted(keys)
-    assert len(small) == len(small.events) == 8
+    assert len(small) == len(small.events) == 10  # two waits are cut in two
     assert small.elapsed == 5e-5 and small.clock == "virtual"
     assert Timeline(small.events[::-1], 2).events == small.events
     assert pickle.loads(pickle.dumps(small)).events == small.events
 
 
 def test_the_repr_is_one_line(small):
-    assert repr(small) == "Timeline: 2 ranks, 8 events, 50 us virtual"
+    line = "Timeline: 2 ranks, 10 events, 50 us virtual, collectives by formula"
+    assert repr(small) == line
     assert repr(Timeline([], 1)) == "Timeline: 1 rank, 0 events, 0 s virtual"
 
 
 TWIN = """\
-2 ranks, 8 events, 50 us virtual; a column is 1 us
+2 ranks, 10 events, 50 us virtual, collectives by formula; a column is 1 us
                 0         10 us     20 us     30 us     40 us     50 us
-rank 0 compute |....................CCCCCCCCCC....................|
+rank 0 compute |~~~~~~~~~~~~~~~~~~~~CCCCCCCCCC~~~~~~~~~~~~~~~~~~~~|
        recv    |R1RRRRRRRRRRRRRRRRRR                              |
        comm    |                              =all_reduce=========|
-rank 1 compute |..................................................|
+rank 1 compute |~~~~~~~~~~~~~~~~~~~~..........~~~~~~~~~~~~~~~~~~~~|
        send    |S0SSSSSSSSSSSSSSSSSS                              |
        comm    |                              =all_reduce=========|
 
-C compute   . waiting   S sending   R receiving   = collective
+C compute   . blocked   ~ transferring   S sending   R receiving   = collective
 S2: a message to rank 2   R0: a message from rank 0
 
-                 compute     waiting     sending   receiving  collective
-rank 0             10 us       40 us           -       20 us       20 us
-rank 1                 -       50 us       20 us           -       20 us"""
+               compute   blocked transferring   sending receiving collective
+rank 0           10 us         -        40 us         -     20 us      20 us
+rank 1               -     10 us        40 us     20 us         -      20 us"""
 
 
 def test_the_text_twin_of_a_small_timeline(small):
@@ -102,7 +111,7 @@ def test_many_ranks_are_summed_up_and_that_is_said():
     names = [line[:7] for line in lines if line.startswith("rank") and "|" in line]
     assert names == [f"rank {r:>2}" for r in (*range(8), 62, 63)]
     assert "... 54 ranks not shown ..." in lines
-    mean = ["mean of all", "-", "30 us", "30 us", "30 us", "-"]
+    mean = ["mean of all", "-", "-", "30 us", "30 us", "30 us", "-"]
     assert re.split(r"  +", lines[-2]) == mean
 
 
@@ -117,7 +126,9 @@ def test_totals_count_what_overlaps_once():
     line = Timeline(events, 2)
     assert line.totals(0) == {
         "compute": 1.0,
-        "waiting": 3.0,
+        "blocked": 0.0,
+        "transferring": 3.0,
+        "waiting": 0.0,
         "sending": 0.0,
         "receiving": 4.0,
         "collective": 2.0,
@@ -244,7 +255,7 @@ def test_a_part_of_a_timeline_begins_at_zero(hidden):
     assert spans == [
         (0, "mm", 0.0, 1.0),
         (0, "all_reduce", 0.5, 2.0),
-        (0, "wait", 1.0, 2.0),
+        (0, "transfer", 1.0, 2.0),
         (0, "recv", 1.5, 2.0),
         (1, "send", 1.5, 2.0),
     ]
@@ -336,7 +347,8 @@ def test_a_picture_has_a_row_per_rank_and_stream(small):
     assert axes.get_xlabel() == "time (us, virtual)" and axes.get_xlim() == (0, 50)
     (legend,) = figure.legends
     kinds = [text.get_text() for text in legend.get_texts()]
-    assert kinds == ["compute", "waiting", "sending", "receiving", "collective"]
+    wanted = ["compute", "blocked", "transferring", "sending", "receiving"]
+    assert kinds == [*wanted, "AR all_reduce"]
 
 
 def test_few_messages_have_arrows_many_have_numbers():
@@ -399,14 +411,16 @@ def test_compared_timelines_share_the_axis_of_the_longest():
 def test_a_picture_says_in_words_what_it_shows(small):
     sentence = (
         "Timeline of 2 ranks over 50 us of virtual time, 1 message; of its time a "
-        "rank spends on average compute 10%, waiting 90%, sending 20%, "
-        "receiving 20%, collective 40%."
+        "rank spends on average compute 10%, blocked 10%, transferring 80%, "
+        "sending 20%, receiving 20%, collective 40%."
     )
     figure = small.plot()
     assert plots.alt_text(small) == figure.alt == sentence
     data, about = figure._repr_mimebundle_()
-    assert data["image/png"].startswith(b"\x89PNG")
     assert about["image/png"]["alt"] == sentence
+    image = Image.open(io.BytesIO(data["image/png"]))
+    assert image.format == "PNG" and image.mode == "P"
+    assert image.text["Description"] == sentence
     empty = Timeline([], 3)
     assert plots.alt_text(empty) == "Timeline of 3 ranks without any events."
     assert empty.plot().axes[0].get_xlabel() == "time (us, virtual)"
@@ -422,3 +436,149 @@ def test_pictures_leave_pyplot_alone():
         "assert 'matplotlib.pyplot' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# waits, and names for what runs
+
+
+def test_a_wait_is_blocked_until_a_byte_of_the_rank_moves():
+    events = [
+        Event(0, "compute", "wait", 0.0, 6.0),
+        *message(1, 0, 1, 1.0, 3.0, 8),
+        *message(2, 1, 0, 2.0, 4.0, 8),
+        Event(0, "comm", "all_reduce", 5.0, 6.0),
+        *message(3, 1, 2, 0.0, 6.0, 8),  # others' bytes do not count
+    ]
+    line = Timeline(events, 3)
+    waits = [(e.kind, e.start, e.stop) for e in line.rows[0]["compute"]]
+    assert waits == [
+        ("blocked", 0.0, 1.0),
+        ("transferring", 1.0, 4.0),
+        ("blocked", 4.0, 5.0),
+        ("transferring", 5.0, 6.0),
+    ]
+    assert line.exposed(0) == line.totals(0)["transferring"] == 4.0
+    again = line.between(0.5, 6.0)
+    assert again.totals(0)["blocked"] == 1.5
+
+
+def test_a_measured_run_does_not_claim_to_see_the_wire():
+    events = [Event(0, "compute", "wait", 0.0, 2.0), *message(1, 0, 1, 0.0, 2.0, 8)]
+    line = Timeline(events, 2, clock="measured")
+    assert line.totals(0)["waiting"] == 2.0 and line.totals(0)["blocked"] == 0
+    assert "in a call, wire unseen 50%" in plots.alt_text(line)
+    assert "is not seen in a measured run" in str(line)
+    assert "transferring" not in str(line)
+
+
+def test_the_ring_transfers_and_the_gather_blocks():
+    def summed(allreduce):
+        allreduce(torch.ones(1000))
+
+    both = {f: d2lpar.run(summed, f, world_size=4, backend="sim").timeline
+            for f in (a.naive_allreduce, a.ring_allreduce)}  # fmt: skip
+    gather, ring = ([line.totals(r) for r in range(4)] for line in both.values())
+    assert all(t["blocked"] == 0 and t["transferring"] > 0 for t in ring)
+    assert [t["blocked"] > 0 for t in gather] == [False, True, True, True]
+
+
+def labelled_step(extra):
+    net = nn.Sequential(*[nn.Linear(64, 64) for _ in range(3)])
+    d2lpar.label_layers(net)
+    works = []
+    for p in net.parameters():
+        reduce = lambda p: works.append(dist.all_reduce(p.grad, async_op=True))
+        p.register_post_accumulate_grad_hook(reduce)
+    with d2lpar.label("set-up"):
+        x = torch.ones(8, 64)
+    net(x).sum().backward()
+    for work in works:
+        work.wait()
+    torch.ones(8) + extra
+
+
+def test_layers_are_named_in_both_passes_and_their_collectives_too():
+    at = {"world_size": 2, "backend": "sim", "cluster": "2xA100"}
+    line = d2lpar.run(labelled_step, 1, **at).timeline
+    row = [e for e in line.rows[0]["compute"] if e.kind == "compute"]
+    names = [e.label for e in joined(row) if e.label]
+    assert names == ["set-up", "F0", "F1", "F2", "B2", "B1", "B0"]
+    assert row[-1].label is None and row[-1].look == "compute"
+    looks = {e.label[0]: e.look for e in row if e.label and e.label != "set-up"}
+    assert looks == {"F": "forward", "B": "backward"}
+    texts = [e.texts for e in line.rows[0]["comm"]]
+    assert texts == [[f"AR{i}", f"{i}"] for i in (2, 2, 1, 1, 0, 0)]
+    seconds = sum(e.stop - e.start for e in row)
+    assert line.totals(0)["compute"] == pytest.approx(seconds)
+
+
+def test_layers_may_have_names():
+    def step():
+        net = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8))
+        d2lpar.label_layers(net, {"up": net[0], "down": net[2]})
+        net(torch.ones(4, 8)).sum().backward()
+
+    at = {"world_size": 1, "backend": "sim", "cluster": "1xA100"}
+    row = d2lpar.run(step, **at).timeline.rows[0]["compute"]
+    named = joined([e for e in row if e.label])
+    assert [e.texts[0] for e in named] == ["F up", "F down", "B down", "B up"]
+    assert named[0].look == "forward"
+    assert Event(0, "comm", "all_reduce", 0, 1, label="F up").texts == ["AR up", "up"]
+
+
+def test_a_label_ends_with_its_block_and_is_free_outside_of_a_run():
+    def named():
+        with d2lpar.label("2F0"):
+            with d2lpar.label("5"):
+                dist.all_reduce(torch.ones(1))
+            d2lpar.sleep(1e-3)
+        d2lpar.sleep(1e-3, "W7")
+
+    for world in ("sim", "gloo"):
+        line = d2lpar.run(named, world_size=2, backend=world).timeline
+        sleeps = [e for e in line.rows[1]["compute"] if e.name == "sleep"]
+        assert [(e.look, e.texts) for e in sleeps] == [
+            ("forward", ["F0", "0"]), ("weight gradient", ["W7", "7"])
+        ]  # fmt: skip
+        assert line.rows[1]["comm"][0].texts == ["AR5", "5"]
+    with d2lpar.label("F0"):
+        assert d2lpar.label_layers(nn.Linear(2, 2))(torch.ones(2)).shape == (2,)
+
+
+def test_what_backward_computes_again_belongs_to_it():
+    def recomputed():
+        net = d2lpar.label_layers(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)))
+        x = torch.ones(4, 8, requires_grad=True)
+        checkpoint(net, x, use_reentrant=False).sum().backward()
+
+    at = {"world_size": 1, "backend": "sim", "cluster": "1xA100"}
+    row = d2lpar.run(recomputed, **at).timeline.rows[0]["compute"]
+    names = [e.label for e in joined(row) if e.label]
+    assert names == ["F0", "F1", "B1", "B0"]
+
+
+def test_rows_in_which_nothing_lasts_are_left_out():
+    events = [
+        *message(1, 0, 1, 1.0, 1.0, 8),
+        Event(0, "compute", "mm", 0.0, 1.0, label="F0"),
+        Event(1, "compute", "mm", 1.0, 2.0, label="F0"),
+    ]
+    line = Timeline(events, 2)
+    (axes,) = line.plot().axes
+    rows = [label.get_text() for label in axes.get_yticklabels()]
+    assert rows == ["rank 0  compute", "rank 1  compute"] and arrows(axes) == 1
+    assert "send " not in str(line)
+    assert words(axes) == ["F0", "F0"]
+
+
+def test_the_legend_explains_letters_and_codes():
+    events = [
+        Event(0, "compute", "mm", 0.0, 1.0, label="F0"),
+        Event(0, "compute", "mm", 1.0, 2.0, label="W0"),
+        Event(0, "comm", "all_gather", 0.0, 1.0, label="F0"),
+        Event(0, "comm", "barrier", 1.0, 2.0),
+    ]
+    (legend,) = Timeline(events, 1).plot().legends
+    texts = [text.get_text() for text in legend.get_texts()]
+    passes = ["forward (F)", "weight gradient (W)"]
+    assert texts == [*passes, "AG all_gather", "collective"]

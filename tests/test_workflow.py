@@ -2,11 +2,12 @@
 
 import re
 import shlex
+import types
 
 import pytest
 import yaml
 
-from conftest import ROOT
+from conftest import ROOT, SHARED, long_first
 from d2lpar.tools import cli
 
 PATH = ROOT / ".github" / "workflows" / "test.yml"
@@ -66,6 +67,28 @@ def test_the_lanes_are_all_that_make_test_does():
     lanes = JOBS["lanes"]["strategy"]["matrix"]["lane"]
     assert ["lint", *lanes] == phases.split()
     assert JOBS["lanes"]["needs"] == "lint" and set(lanes) <= set(TARGETS)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4, 7])
+def test_every_worker_begins_with_tests_that_take_long(workers):
+    def test(number, *fixtures):
+        return types.SimpleNamespace(number=number, fixturenames=fixtures)
+
+    long = [SHARED[number % len(SHARED)] for number in range(2 * len(SHARED))]
+    items = [test(number) for number in range(41)]
+    items += [test(41 + number, name) for number, name in enumerate(long)]
+    ordered = long_first(items, workers)
+    assert sorted(item.number for item in ordered) == [*range(len(items))]
+    start = 0  # of the worker's part, as xdist cuts it
+    for worker, name in zip(range(workers), SHARED, strict=False):
+        first = ordered[start : start + 2]
+        assert [item.fixturenames for item in first] == [(name,), (name,)]
+        start += (len(items) - start) // (workers - worker)
+
+
+def test_what_takes_long_are_fixtures_of_the_tests():
+    text = "".join(path.read_text() for path in ROOT.glob("tests/test_*.py"))
+    assert all(f"def {name}(tmp_path_factory" in text for name in SHARED)
 
 
 def test_it_runs_every_night_may_only_read_and_ends():

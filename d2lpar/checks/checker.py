@@ -57,7 +57,8 @@ def _judge(report, exercise, cases, attempts, tried):
     failing = [attempt for attempt in attempts if _fails(attempt, exercise)]
     failing.sort(key=_less_telling)
     report.run = attempts[-1].recorded or attempts[-1].run
-    if failing or replaced() or not all(attempt.right for attempt in tried):
+    unseen = replaced() or _aside(attempts)
+    if failing or unseen or not all(attempt.right for attempt in tried):
         mistake, shown = _mistake(exercise, attempts, failing, tried)
         _explain(report, exercise, mistake, shown)
         if _among(shown, failing):
@@ -68,6 +69,7 @@ def _judge(report, exercise, cases, attempts, tried):
         report.rows.append(_row(requirement, exercise, attempts, failing, least))
     report.rows += [_processes_row(tried)] * bool(tried)
     report.rows += [_foreign_row(name) for name in replaced()[:1]]
+    report.rows += [_aside_row(attempt) for attempt in _aside(attempts)[:1]]
 
 
 def _name_public(report, exercise):
@@ -210,6 +212,17 @@ def _foreign_row(name):
     return Row("functions replaced", name, "none", False, vital=why)
 
 
+def _aside(attempts):
+    """Those in which the answer computed in threads that it had started."""
+    return [a for a in attempts if a.run is not None and any(a.run.aside)]
+
+
+def _aside_row(attempt):
+    made = f"{sum(attempt.run.aside)} operations"
+    call, why = attempt.case.call, "work is hidden in threads"
+    return Row("work in threads of its own", made, "none", False, call, why)
+
+
 # The report
 
 
@@ -263,6 +276,9 @@ def _mistake(exercise, attempts, failing, tried):
     if foreign := replaced():
         text = f"{foreign[0]} is not the library's own any more; restart the kernel."
         return Mistake("replaced", text), None
+    if aside := _aside(attempts):
+        text = "It computes in threads that it starts, and not where it is called."
+        return Mistake("threads", text), aside[0]
     if not failing:
         shown = next(attempt for attempt in tried if not attempt.right)
         return Mistake("processes", ONLY_SIMULATED), shown
@@ -272,7 +288,7 @@ def _mistake(exercise, attempts, failing, tried):
             text = f"It calls {names}; here the answer is made of messages."
             return Mistake("native collective", text), attempt
     if plain(failing[0]):
-        return usual_mistake(attempts, failing), failing[0]
+        return usual_mistake(exercise, attempts, failing), failing[0]
     if all(map(signs.silent, failing)) and any(a.case.n > 1 for a in failing):
         text = "It returns None on every rank, and a value is expected."
         return Mistake("returns None", text), failing[0]
@@ -280,7 +296,7 @@ def _mistake(exercise, attempts, failing, tried):
         for attempt in failing:
             if _recognises(question, attempt):
                 return exercise.mistake(name), attempt
-    return usual_mistake(attempts, failing), failing[0]
+    return usual_mistake(exercise, attempts, failing), failing[0]
 
 
 def _recognises(question, attempt):

@@ -107,6 +107,8 @@ class Requirement:
 
     `measured(attempt)` and `allowed(case)` are numbers, or lists with one per rank.
     vital      it is part of the outcome: a call in which it fails is not right
+    least      (case) -> the smallest figure allowed, where what is less shows that the
+               work was done elsewhere
     instead    (attempt) -> has something forbidden done the work?  The figures of the
                other rows are not the answer's own then, and are not judged
     """
@@ -118,31 +120,40 @@ class Requirement:
     show: Callable = "{:,}".format
     vital: bool = False
     instead: Callable | None = None
+    least: Callable | None = None
 
     def holds(self, attempt):
         """The figure of this attempt is an allowed one, on every rank."""
-        return all(self._fits(came, limit) for came, limit in self._pairs(attempt))
+        return all(self._fits(*figures) for figures in self._figures(attempt))
 
     def texts(self, attempt):
         """(measured, allowed) in words, for the rank that is farthest off."""
-        pairs = self._pairs(attempt)
-        far = max(range(len(pairs)), key=lambda i: self._distance(*pairs[i]))
-        came, limit = map(self.show, pairs[far])
-        rank = f" (rank {attempt.case.rank(far)})" if len(pairs) > 1 else ""
-        return came + rank, limit if self.exactly else f"at most {limit}"
+        figures = self._figures(attempt)
+        far = max(range(len(figures)), key=lambda i: self._distance(*figures[i]))
+        came, limit, least = figures[far]
+        rank = f" (rank {attempt.case.rank(far)})" if len(figures) > 1 else ""
+        limit = self.show(limit) if self.exactly else f"at most {self.show(limit)}"
+        if least is not None:
+            limit = f"at least {self.show(least)}, {limit}"
+        return self.show(came) + rank, limit
 
-    def _pairs(self, attempt):
+    def _figures(self, attempt):
+        """(measured, allowed, at least) of each rank, or of all together."""
         came, limit = self.measured(attempt), self.allowed(attempt.case)
+        least = self.least(attempt.case) if self.least else None
         if not isinstance(came, list):
-            return [(came, limit)]
+            return [(came, limit, least)]
         limit = limit if isinstance(limit, list) else [limit] * len(came)
-        return list(zip(came, limit, strict=True))
+        return [(*pair, least) for pair in zip(came, limit, strict=True)]
 
-    def _fits(self, came, limit):
+    def _fits(self, came, limit, least):
+        if least is not None and came < least:
+            return False
         return close(came, limit) or (not self.exactly and came <= limit)
 
-    def _distance(self, came, limit):
-        return (0 if self._fits(came, limit) else 1 + abs(came - limit), came)
+    def _distance(self, came, limit, least):
+        fits = self._fits(came, limit, least)
+        return (0 if fits else 1 + abs(came - limit), came)
 
 
 class Mistake(NamedTuple):
@@ -281,16 +292,25 @@ def ranks(n):
 # Equality
 
 PLAIN = (bool, int, float, complex, str, torch.Tensor, list, tuple, dict)
+NAMED = {"__new__", "__repr__", "__doc__", "__getnewargs__", "count", "index"}
 LIBRARIES = {"builtins", "collections", "torch", "numpy", "d2lpar"}
 
 
 def ordinary(value):
     """No number, tensor or list of the learner's own kind, which may equal anything."""
-    if isinstance(value, PLAIN) and not _from_a_library(type(value)):
+    kind = type(value)
+    if isinstance(value, PLAIN) and not (_from_a_library(kind) or named_tuple(kind)):
         return False
     if isinstance(value, dict):
         return all(map(ordinary, value.values()))
     return not isinstance(value, list | tuple) or all(map(ordinary, value))
+
+
+def named_tuple(kind):
+    """Is this a tuple whose items have names, and otherwise as any tuple?"""
+    if type(kind) is not type or kind.__bases__ != (tuple,):
+        return False
+    return not vars(kind).keys() & (vars(tuple).keys() - NAMED)
 
 
 def _from_a_library(kind):

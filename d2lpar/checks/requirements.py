@@ -5,7 +5,9 @@ import torch
 from ..show.units import show_bytes, show_seconds
 from .judging import Requirement, same
 
+PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot", "matmul"}
 NATIVE = "native collectives called"  # the row of exercises that are about messages
+UNTOUCHED = "ranks whose input changed"
 
 
 def bytes_sent(allowed, exactly=True):
@@ -32,13 +34,8 @@ def extra_memory(allowed):
 
     In a traced case these are not tensors only, and `allowed` adds `case.noise`.
     """
-    return Requirement(
-        "extra memory of a rank",
-        lambda a: a.run.peak_memory,
-        allowed,
-        False,
-        show_bytes,
-    )
+    peak = lambda attempt: attempt.run.peak_memory
+    return Requirement("extra memory of a rank", peak, allowed, False, show_bytes)
 
 
 def seconds(allowed, exactly=True):
@@ -64,7 +61,7 @@ def untouched(k=0):
         after = [arguments[k] for arguments in attempt.args]
         return sum(not same(a, b) for a, b in zip(after, before, strict=True))
 
-    return Requirement("ranks whose input changed", changed, lambda case: 0)
+    return Requirement(UNTOUCHED, changed, lambda case: 0)
 
 
 def same_bits():
@@ -91,6 +88,20 @@ def collectives(run):
     """Names of the native collectives in a Run, in order of time."""
     events = run.timeline.events if run is not None and run.timeline else []
     return [event.name for event in events if event.stream.startswith("comm")]
+
+
+def operations(run):
+    """Events of the operations that were charged, on a cluster with GPUs."""
+    return [event for event in run.timeline.events if event.stream == "compute"]
+
+
+def products(attempt):
+    """FLOPs of each rank's products of matrices."""
+    made = [0] * attempt.case.n
+    for event in operations(attempt.run):
+        if event.name in PRODUCTS:
+            made[event.rank] += event.flops
+    return made
 
 
 def all_waited():

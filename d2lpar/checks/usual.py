@@ -2,11 +2,13 @@
 
 from . import signs
 from .judging import Mistake
+from .relations import relation
 
 ONLY_SIMULATED = (
     "It is right in the simulator and wrong on real processes. "
     "Those share no memory and no module, and take turns in no fixed order."
 )
+WRONG = "The outcome is wrong: compare what came with what was expected."
 # What these say has nothing to do with the exercise: the system refuses something, or
 # a name is misspelt.
 PLAIN = OSError, ImportError, NameError
@@ -17,7 +19,7 @@ def plain(attempt):
     return isinstance(attempt.cause, PLAIN)
 
 
-def usual_mistake(attempts, failing):
+def usual_mistake(exercise, attempts, failing):
     """The Mistake that the first failing attempt shows."""
     first = failing[0]
     if first.cause is not None:
@@ -31,14 +33,33 @@ def usual_mistake(attempts, failing):
         return Mistake("no wait", text)
     where = _pattern(attempts, failing)
     if all(attempt.right for attempt in failing):
-        text = "The outcome is right, but not the way to it: see the rows that fail."
-        if where and where != SEVERAL:  # one rank sends nothing, whatever it does
-            text += f" They fail exactly where {where}."
-        return Mistake("costly", text)
+        return Mistake("costly", _costly(exercise, failing, where))
+    related = _related(exercise, failing)
     if where:
-        return Mistake("pattern", f"It fails exactly where {where}.")
-    text = "The outcome is wrong: compare what came with what was expected."
-    return Mistake("wrong", text)
+        text = f"It fails exactly where {where}. {related}".strip()
+        return Mistake("pattern", text)
+    return Mistake("wrong", related or WRONG)
+
+
+def _costly(exercise, failing, where):
+    """The rows that fail in each of these calls, and where that is."""
+    rows = [row for row in exercise.requirements if not any(map(row.holds, failing))]
+    rows = ", ".join(f'"{row.label}"' for row in rows) or "the rows that fail"
+    text = f"The outcome is right, but not the way to it: see {rows}."
+    if where and where != SEVERAL:  # one rank sends nothing, whatever it does
+        text += f" They fail exactly where {where}."
+    return text
+
+
+def _related(exercise, failing):
+    """What is true of every wrong outcome; "" if nothing is known, or some had none."""
+    wrong = [attempt for attempt in failing if not attempt.right]
+    if any(attempt.error for attempt in wrong):
+        return ""
+    try:
+        return relation(wrong, exercise)
+    except Exception:  # whatever a value of the learner's does
+        return ""
 
 
 def _raised(attempt):
@@ -53,6 +74,7 @@ SEVERAL = "there is more than one rank"
 PATTERNS = {
     "there is one rank only": lambda case: case.n == 1,
     SEVERAL: lambda case: case.n > 1,
+    "there are more than two ranks": lambda case: case.n > 2,
     "the number of ranks is odd": lambda case: case.n > 1 and case.n % 2 == 1,
     "the number of ranks is no power of two": lambda case: case.n & (case.n - 1),
     "the root is not rank 0": lambda case: case.facts.get("root", 0) != 0,

@@ -5,7 +5,7 @@ forward, micro-batch 0.
 
     F    forward
     B    backward: the gradient of the input, and that of the weights
-    W    the gradient of the weights, where a schedule takes it apart from B
+    W    the gradient of the weights, in schedules that separate it from B
 
 1F1B on three ranks, four micro-batches:
 
@@ -14,18 +14,18 @@ forward, micro-batch 0.
     rank 2    2F0 2B0 2F1 2B1 2F2 2B2 2F3 2B3
 
 The same lists are drawn, checked, timed and executed.  p ranks, m micro-batches, v
-stages on a rank.  Ranks take their actions in order; an action begins when its rank is
-free and what it needs is there.
+stages on a rank.  Each rank takes its actions in order; an action begins when its rank
+is free and what it needs is there.
 """
 
 from .actions import RULES, Action, Schedule, ScheduleError, needs, parse, table
 from .makers import (
     MAKERS,
+    alternate,
     gpipe,
     interleaved,
     make,
     naive,
-    one_by_one,
     one_f_one_b,
     zero_bubble,
 )

@@ -1,4 +1,4 @@
-"""An action, a schedule, and both as text."""
+"""Actions and schedules, and both as text."""
 
 import re
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ KINDS = "FBW"
 
 
 class Action(NamedTuple):
-    """One step of one stage for one micro-batch; its text is such as `2F0`."""
+    """One step of one stage for one micro-batch, written like `2F0`."""
 
     stage: int
     kind: str
@@ -19,7 +19,7 @@ class Action(NamedTuple):
 
 
 def needs(action, stages):
-    """The actions that must be over before this one can begin."""
+    """Return the actions that must be over before this one can begin."""
     stage, kind, micro = action
     if kind == "F":
         return [Action(stage - 1, "F", micro)] if stage else []
@@ -34,8 +34,8 @@ def needs(action, stages):
 class Schedule:
     """Who does what, in which order: a tuple of Actions for every rank.
 
-    p ranks, m micro-batches, `home` {stage: the rank that has it}.  splits: W
-    are actions of their own.
+    p ranks, m micro-batches, `home` {stage: the rank that has it}.  `splits` is
+    true if the W are actions of their own.
     """
 
     ranks: tuple
@@ -56,7 +56,7 @@ class Schedule:
 
 
 class ScheduleError(ValueError):
-    """A schedule that breaks a rule; the message shows it, the cell marked.
+    """A schedule that breaks a rule; the message shows it with the cell marked.
 
     rule     name of the rule: a key of RULES
     rank     the row of the marked cell
@@ -70,33 +70,33 @@ class ScheduleError(ValueError):
 
 
 RULES = {
-    "text": "An action is a stage, one of F B W, and a micro-batch, such as 2F0.",
+    "text": "An action is a stage, one of F B W, and a micro-batch, as in 2F0.",
     "stages": "Stages have the numbers 0, 1, 2 and so on.",
     "micro-batches": "Micro-batches have the numbers 0, 1, 2 and so on.",
-    "home": "A stage lives on one rank.",
-    "once": "A rank takes an action once.",
+    "home": "Each stage lives on one rank.",
+    "once": "A rank takes each action once.",
     "complete": "Every stage sees every micro-batch forward and backward.",
-    "weights": "W is there for all micro-batches of all stages, or for none.",
-    "forward first": "F comes before B, on the same stage.",
-    "backward first": "B comes before W, on the same stage.",
+    "weights": "All micro-batches of all stages have a W, or none has one.",
+    "forward first": "On each stage, F comes before B.",
+    "backward first": "On each stage, B comes before W.",
     "circle": "Ranks must not wait for each other in a circle.",
 }
 
 
 def table(schedule, marks=(), missing=None, width=10):
-    """A row per rank; marked cells [like this], a missing one [2B1?] last.
+    """Return a line per rank; marked cells [like this], a missing one [2B1?] last.
 
-    `marks` are pairs (rank, place).  Of long rows the part around the first
-    mark is shown, `width` cells to each side.
+    `marks` are pairs (rank, position in its row).  Long rows are cut to the part
+    around the marks, with `width` cells on each side.
     """
-    places = [place for _, place in marks]
-    first = max(0, min(places) - width) if places else 0
-    last = max(places) + width + 1 if places else None
+    marked = [position for _, position in marks]
+    first = max(0, min(marked) - width) if marked else 0
+    last = max(marked) + width + 1 if marked else None
     rows = []
     for rank, row in enumerate(schedule.ranks):
         cells = [
-            f"[{action}]" if (rank, place) in marks else str(action)
-            for place, action in enumerate(row)
+            f"[{action}]" if (rank, position) in marks else str(action)
+            for position, action in enumerate(row)
         ][first:last]
         cells += [f"[{missing[1]}?]"] if missing and missing[0] == rank else []
         if first > 0:
@@ -108,9 +108,9 @@ def table(schedule, marks=(), missing=None, width=10):
 
 
 def parse(text, name="by hand"):
-    """The Schedule of a text: a line for each rank, spaces between actions.
+    """Return the Schedule of a text: a line per rank, with spaces between actions.
 
-    "rank 0" may stand before them, so `parse(str(schedule))` is the schedule.
+    A line may begin with "rank 0", so `parse(str(schedule))` gives the schedule.
     """
     lines = [re.sub(r"^\s*rank\s+\d+", "", line) for line in text.splitlines()]
     words = [line.split() for line in lines if line.strip()]
@@ -123,12 +123,12 @@ def parse(text, name="by hand"):
 def _action(word):
     found = re.fullmatch(r"(\d+)([FBW])(\d+)", word)
     if not found:
-        raise ScheduleError("text", f"{word!r} is no action.")
+        raise ScheduleError("text", f"{word!r} is not an action.")
     return Action(int(found[1]), found[2], int(found[3]))
 
 
 def cells(schedule):
-    """(rank, place, action) of every cell."""
+    """Yield (rank, position in its row, action) of every cell."""
     for rank, row in enumerate(schedule.ranks):
-        for place, action in enumerate(row):
-            yield rank, place, action
+        for position, action in enumerate(row):
+            yield rank, position, action

@@ -1,11 +1,11 @@
-"""The schedules that a rule makes: who takes which action when."""
+"""Schedules that a rule makes: the order of every rank's actions."""
 
 from collections import deque
 
 from .actions import Action, Schedule
 
-# Schedules by rule.  All begin with `warm` forwards, and then take turns: this many
-# forwards decide how long a rank waits, and how many micro-batches it holds.
+# Every rank begins with `warm` forwards, and then alternates.  The number of these
+# forwards decides how long a rank waits, and how many micro-batches it holds.
 #
 #     warm      rank 0         rank 1         last rank
 #     gpipe     m              m              m
@@ -13,8 +13,8 @@ from .actions import Action, Schedule
 #     zb-h2     2(p-1)         2(p-2)         0
 
 
-def one_by_one(forwards, backwards, warm):
-    """`warm` forwards, then forward and backward by turns, then the rest."""
+def alternate(forwards, backwards, warm):
+    """Return `warm` forwards, then one of each in turn, then the rest."""
     order = list(forwards[:warm])
     for forward, backward in zip(forwards[warm:], backwards, strict=False):
         order += [forward, backward]
@@ -26,68 +26,76 @@ def _actions(stage, kind, m):
 
 
 def naive(p, m):
-    """One micro-batch is under way, and one rank works."""
+    """Finish each micro-batch before the next begins, so one rank works."""
     order = [(kind, i) for i in range(m) for kind in "FB"]
     return [[Action(r, kind, i) for kind, i in order] for r in range(p)]
 
 
 def gpipe(p, m):
-    """All forwards, then all backwards (Huang et al. 2019, section 2.3)."""
+    """Run all forwards, then all backwards (Huang et al. 2019, 2.3)."""
     return [_actions(r, "F", m) + _actions(r, "B", m) for r in range(p)]
 
 
 def one_f_one_b(p, m, ahead=1):
-    """A backward as soon as there is one (PipeDream-Flush).
+    """Run each backward as soon as it can run (1F1B, or PipeDream-Flush).
 
-    Rank r begins with `ahead` (p-1-r) forwards (Narayanan et al. 2021, section
-    2.2).
+    Rank r begins with `ahead` (p-1-r) forwards.  Narayanan et al. 2021, 2.2.
     """
     rows = []
     for r in range(p):
         warm = min(m, ahead * (p - 1 - r))
-        rows.append(one_by_one(_actions(r, "F", m), _actions(r, "B", m), warm))
+        rows.append(alternate(_actions(r, "F", m), _actions(r, "B", m), warm))
     return rows
 
 
 # Four micro-batches on two ranks with two stages each, in groups of p:
 #
-#     rank 0    0F0 0F1 2F0 2F1   0F2 0F3 2F2 2F3    and backwards 2, 2, 0, 0
+#     rank 0    0F0 0F1 2F0 2F1   0F2 0F3 2F2 2F3  backwards: stages 2, 2, 0, 0
 #     rank 1    1F0 1F1 3F0 3F1   1F2 1F3 3F2 3F3
 def interleaved(p, m, v=2):
-    """Rank r has stages r, r+p, ..., r+(v-1)p (Narayanan et al. 2021, 2.2).
+    """Give rank r the stages r, r+p, ..., r+(v-1)p.
 
-    Micro-batches go through a stage in groups of p, or of a few more where p
-    does not divide m: with less, ranks would wait for each other in a circle.
+    A group of micro-batches goes through all stages of a rank before the next
+    group begins.  Narayanan et al. 2021, section 2.2.
     """
-    count = max(1, m // p)
-    ends = [m * g // count for g in range(count + 1)]
-    groups = [range(a, b) for a, b in zip(ends, ends[1:], strict=False)]
-    rows = []
+    groups, rows = _groups(p, m), []
+    warm = (v - 1) * max(map(len, groups))
     for r in range(p):
         up = range(r, v * p, p)
         order = [(s, i) for group in groups for s in up for i in group]
         forwards = [Action(s, "F", i) for s, i in order]
         order = [(s, i) for group in groups for s in up[::-1] for i in group]
         backwards = [Action(s, "B", i) for s, i in order]
-        warm = min(v * m, 2 * (p - 1 - r) + (v - 1) * max(map(len, groups)))
-        rows.append(one_by_one(forwards, backwards, warm))
+        ahead = min(v * m, 2 * (p - 1 - r) + warm)
+        rows.append(alternate(forwards, backwards, ahead))
     return rows
 
 
-def zero_bubble(p, m, ahead=1):
-    """W waits until there is nothing else to do (Qi et al. 2024, section 2).
+def _groups(p, m):
+    """Cut m micro-batches into groups of p, or of a few more.
 
-    Rank r is `ahead` r micro-batches behind with W; ahead=1 is ZB-H1, which
-    holds as many micro-batches as 1F1B, and ahead=2 is ZB-H2.
+    In smaller groups, ranks would wait for each other in a circle.
+    """
+    count = max(1, m // p)
+    ends = [m * g // count for g in range(count + 1)]
+    return [range(a, b) for a, b in zip(ends, ends[1:], strict=False)]
+
+
+def zero_bubble(p, m, ahead=1):
+    """Put W off until the rank would have to wait (Qi et al. 2024, section 2).
+
+    Rank r lags `ahead` r micro-batches behind with its W.  ahead=1 makes
+    ZB-H1, in which no rank holds more micro-batches than rank 0 in 1F1B, and
+    ahead=2 makes ZB-H2.
     """
     together = one_f_one_b(p, m, ahead)
-    return [_apart(row, ahead * r) for r, row in enumerate(together)]
+    return [_with_weights(row, ahead * r) for r, row in enumerate(together)]
 
 
-def _apart(row, lag):
-    """The row with its W: each `lag` backwards late, or at once without F."""
+def _with_weights(row, lag):
+    """Add W to a row: `lag` backwards late, or at once after the last F."""
     order, late = [], deque()
-    forwards = sum(action.kind == "F" for action in row)
+    forwards = sum(action.kind == "F" for action in row)  # still to come
     for action in row:
         order.append(action)
         forwards -= action.kind == "F"
@@ -110,16 +118,16 @@ MAKERS = {
 
 
 def make(name, p, m, v=None):
-    """The Schedule of that name for p ranks and m micro-batches.
+    """Return the Schedule of that name for p ranks and m micro-batches.
 
-    naive gpipe 1f1b interleaved zb-h1 zb-h2 pipedream; `interleaved` has v
-    stages on a rank, 2 unless said.  Raises ValueError for anything else.
+    Names: naive gpipe 1f1b interleaved zb-h1 zb-h2 pipedream.  `interleaved` has
+    v stages on each rank, 2 by default.  Raises ValueError for anything else.
     """
     if name not in MAKERS:
         known = ", ".join(MAKERS)
-        raise ValueError(f"There is no schedule {name!r}: {known}.")
+        raise ValueError(f"There is no schedule {name!r}. Choose one of {known}.")
     if v is not None and name != "interleaved":
-        text = f"v is for interleaved; {name} has one stage on a rank."
+        text = f"Only interleaved takes v; {name} has one stage on each rank."
         raise ValueError(text)
     _check_count("p", p, 1)
     _check_count("m", m, 1)
@@ -130,4 +138,5 @@ def make(name, p, m, v=None):
 
 def _check_count(letter, count, least):
     if not isinstance(count, int) or isinstance(count, bool) or count < least:
-        raise ValueError(f"{letter} is a number from {least} on, not {count!r}.")
+        text = f"{letter} must be a whole number of at least {least}, not {count!r}."
+        raise ValueError(text)

@@ -1,19 +1,19 @@
-"""What makes a schedule one that can be executed, and when each action begins."""
+"""The rules of a schedule: whether it can be executed, and when each action begins."""
 
-from collections import deque
+from collections import defaultdict, deque
 
 from .actions import KINDS, Action, ScheduleError, cells, needs
 
 
 def validate(schedule):
-    """Nothing, if every rank can take all its actions and all are there.
+    """Raise ScheduleError unless every rank can take its actions and none is missing.
 
-    Raises ScheduleError, with the rule and the table: see RULES.
+    The error names the rule (see RULES) and shows the table, with the cell marked.
     """
     if not schedule.ranks or not any(schedule.ranks):
         raise ScheduleError("complete", "There is no action in this schedule.")
     _check_numbers(schedule)
-    _check_places(schedule)
+    _check_positions(schedule)
     _check_complete(schedule)
     _, stuck = play(schedule, lambda action: 0.0)
     if stuck:
@@ -24,34 +24,34 @@ def _check_numbers(schedule):
     for rule, field in (("stages", "stage"), ("micro-batches", "micro")):
         seen = {getattr(action, field) for _, _, action in cells(schedule)}
         gap = next(i for i in range(len(seen) + 1) if i not in seen)
-        for rank, place, action in cells(schedule):
+        for rank, position, action in cells(schedule):
             if action.kind not in KINDS:
-                text = f"{action} is no action."
-                raise ScheduleError("text", text, schedule, [(rank, place)])
+                text = f"{action} is not an action."
+                raise ScheduleError("text", text, schedule, [(rank, position)])
             if getattr(action, field) > gap:
                 text = f"{action} is there, but no action has {field} {gap}."
-                raise ScheduleError(rule, text, schedule, [(rank, place)])
+                raise ScheduleError(rule, text, schedule, [(rank, position)])
 
 
-def _check_places(schedule):
-    """Each stage on one rank, no action twice, and F, B, W in this order."""
+def _check_positions(schedule):
+    """Check that a stage has one rank, and each action once, in the order F, B, W."""
     home, seen = {}, {}
-    for rank, place, action in cells(schedule):
-        mark = [(rank, place)]
+    for rank, position, action in cells(schedule):
+        mark = [(rank, position)]
         first = home.setdefault(action.stage, rank)
         if first != rank:
             text = f"Stage {action.stage} is on rank {first} and on rank {rank}."
             raise ScheduleError("home", text, schedule, mark)
         if action in seen:
-            text = f"{action} stands twice in the row of rank {rank}."
+            text = f"{action} appears twice in the row of rank {rank}."
             raise ScheduleError("once", text, schedule, [(rank, seen[action]), *mark])
-        seen[action] = place
+        seen[action] = position
         before = {"B": "F", "W": "B"}.get(action.kind)
         if before and action._replace(kind=before) not in seen:
             rule = {"F": "forward first", "B": "backward first"}[before]
             needed = action._replace(kind=before)
             if needed in schedule.ranks[rank]:
-                text = f"{action} stands before {needed}."
+                text = f"{action} comes before {needed}."
                 raise ScheduleError(rule, text, schedule, mark)
 
 
@@ -64,12 +64,12 @@ def _check_complete(schedule):
                 action = Action(stage, kind, micro)
                 if action not in there:
                     rule = "weights" if kind == "W" else "complete"
-                    text = f"{action} is nowhere."
+                    text = f"{action} is missing."
                     raise ScheduleError(rule, text, schedule, missing=(rank, action))
 
 
 def _say_who_waits(schedule, stuck):
-    """`stuck` is {rank: place}: raise, with the circle in words."""
+    """Raise the error of a circle; `stuck` is {rank: position of its next action}."""
     rank, chain = min(stuck), []
     while rank not in chain:
         chain.append(rank)
@@ -81,13 +81,13 @@ def _say_who_waits(schedule, stuck):
         action = schedule.ranks[rank][stuck[rank]]
         need = _missing_need(schedule, stuck, action)
         steps.append(f"{action} waits for {need}")
-    text = f"Nobody can go on: {', '.join(steps)}."
+    text = f"No rank can continue: {', '.join(steps)}."
     marks = [(rank, stuck[rank]) for rank in circle]
     raise ScheduleError("circle", text, schedule, marks)
 
 
 def _missing_need(schedule, stuck, action):
-    """What this action waits for: a need that has not been met."""
+    """Return what this action waits for: a need that has not been met."""
     for need in needs(action, schedule.stages):
         rank = schedule.home[need.stage]
         if rank in stuck and need in schedule.ranks[rank][stuck[rank] :]:
@@ -95,27 +95,27 @@ def _missing_need(schedule, stuck, action):
 
 
 def play(schedule, cost, comm=0.0):
-    """({action: (start, stop)}, {rank: place} of the ranks that are stuck).
+    """Return when each action runs, and which ranks get stuck.
 
+    They are {action: (start, stop)} and {rank: position of its next action}.
     `cost(action)` is its time; `comm` passes between actions of two ranks.
     """
-    stages, home = schedule.stages, schedule.home
-    times, free, at = {}, [0.0] * schedule.p, [0] * schedule.p
-    ready, sleeping = deque(range(schedule.p)), {}  # ranks; need -> ranks
+    stages, home, rows = schedule.stages, schedule.home, schedule.ranks
+    times, free, position = {}, [0.0] * schedule.p, [0] * schedule.p
+    ready, asleep = deque(range(schedule.p)), defaultdict(list)
     while ready:
         rank = ready.popleft()
-        for action in schedule.ranks[rank][at[rank] :]:
-            wanted = needs(action, stages)
-            late = next((need for need in wanted if need not in times), None)
-            if late is not None:
-                sleeping.setdefault(late, []).append(rank)
+        for action in rows[rank][position[rank] :]:
+            needed = needs(action, stages)
+            missing = [need for need in needed if need not in times]
+            if missing:
+                asleep[missing[0]].append(rank)  # until that one is over
                 break
-            start = free[rank]
-            for need in wanted:
-                way = comm if home[need.stage] != rank else 0.0
-                start = max(start, times[need][1] + way)
+            way = [comm * (home[need.stage] != rank) for need in needed]
+            came = [times[x][1] + w for x, w in zip(needed, way, strict=True)]
+            start = max([free[rank], *came])
             free[rank] = start + cost(action)
-            times[action], at[rank] = (start, free[rank]), at[rank] + 1
-            ready.extend(sleeping.pop(action, []))
-    rows = enumerate(schedule.ranks)
-    return times, {r: at[r] for r, row in rows if at[r] < len(row)}
+            times[action] = start, free[rank]
+            position[rank] += 1
+            ready.extend(asleep.pop(action, []))
+    return times, {r: k for r, k in enumerate(position) if k < len(rows[r])}

@@ -1,4 +1,4 @@
-"""What a schedule takes: its times, its bubble, and what it holds."""
+"""What a schedule costs: its time, its bubble, and what each rank holds."""
 
 from dataclasses import dataclass
 
@@ -10,13 +10,13 @@ from .rules import play, validate
 
 @dataclass(frozen=True)
 class Simulation:
-    """How long a schedule takes, and what it holds.
+    """How long a schedule takes, and what its ranks hold.
 
-    elapsed      until the last action of all is over
-    spans        per rank, from the begin of its first to the end of its last
-    bubble       the part of the longest span in which that rank waits
-    in_flight    per rank, the most micro-batches held at once, from F to the
-                 end of B (or W); each stage counts
+    elapsed      until the last action of all ranks is over
+    spans        per rank, from the start of its first action to the end of its last
+    bubble       the share of the longest span in which that rank waits
+    in_flight    per rank, the most micro-batches held at once, from the start of F
+                 to the end of B (or of W); each stage of the rank counts
     timeline     a Timeline of the actions, in the unit of the times given
     """
 
@@ -31,11 +31,11 @@ class Simulation:
         return f"{text}, in flight {', '.join(map(str, self.in_flight))}"
 
     def plot(self, title=None):
-        """A box for each action, and what is held below."""
+        """Draw a box for each action, and below it what each rank holds."""
         return gantt.plot_simulation(self, title)
 
     def play(self, title=None):
-        """The boxes as a player; where no script runs, the picture."""
+        """Show the boxes as a player, or as a picture where no script runs."""
         from ..show import player
 
         title = title or repr(self).partition(": ")[2]
@@ -44,18 +44,18 @@ class Simulation:
 
 
 def simulate(schedule, forward=1.0, backward=2.0, weight=0.0, comm=0.0):
-    """The Simulation of a schedule: no tensors, no ranks, any unit of time.
+    """Return the Simulation of a schedule: no tensors, no ranks, any unit of time.
 
-    forward, backward, weight    of F, B and W, a number or one for each stage;
-                                 a B that is not split takes backward + weight
-    comm                         between actions of different ranks
+    forward, backward, weight    time of F, B and W: a number, or one per stage;
+                                 without W, a B takes backward + weight
+    comm                         time between actions on different ranks
 
     Raises ScheduleError for a schedule that cannot be played.
     """
     validate(schedule)
     cost = _costs(schedule, forward, backward, weight)
     if not comm >= 0:
-        raise ValueError(f"comm is a time from 0 on, not {comm!r}.")
+        raise ValueError(f"comm must be a time of at least 0, not {comm!r}.")
     times, _ = play(schedule, cost, comm)
     rows = schedule.ranks
     spans = [times[row[-1]][1] - times[row[0]][0] if row else 0.0 for row in rows]
@@ -76,7 +76,7 @@ def _timeline(schedule, times):
 
 
 def in_flight(schedule, rank):
-    """Micro-batches that the rank holds after each of its actions' begin."""
+    """Return how many micro-batches the rank holds during each action."""
     last, held, counts = "W" if schedule.splits else "B", 0, []
     for action in schedule.ranks[rank]:
         held += action.kind == "F"
@@ -86,7 +86,7 @@ def in_flight(schedule, rank):
 
 
 def _costs(schedule, forward, backward, weight):
-    """A function from an action to its time."""
+    """Return a function from an action to its time."""
     stages = schedule.stages
     F = _per_stage("forward", forward, stages)
     B = _per_stage("backward", backward, stages)
@@ -101,7 +101,7 @@ def _per_stage(name, value, stages):
     values = list(value) if hasattr(value, "__len__") else [value] * stages
     if len(values) != stages or not all(x >= 0 for x in values):
         raise ValueError(
-            f"{name} is a time from 0 on, or a list of {stages}, one for each "
-            f"stage; not {value!r}."
+            f"{name} must be a time of at least 0, or a list of {stages} such "
+            f"times, one for each stage; not {value!r}."
         )
     return values

@@ -5,12 +5,13 @@ Importing this module does not import matplotlib.
 
 import re
 
-from .plots import picture_class
+from .events import PASSES
+from .looks import BESIDE, picture_class
+from .looks import FACES as LOOKS
 
 # Okabe-Ito colours; a rank's second stage has the darker ones.
-FACES = {"F": "#56B4E9", "B": "#E69F00", "W": "#009E73"}
-DARKER = {"F": "#0072B2", "B": "#D55E00", "W": "#005C43"}
-NAMES = {"F": "forward", "B": "backward", "W": "weight gradient"}
+FACES = {letter: LOOKS[name] for letter, name in PASSES.items()}
+DARKER = {"F": "#0072B2", "B": "#D55E00", "W": "#8A8000"}
 HATCHES = {"F": "", "B": "", "W": ".."}
 LINES = ["-", "--", "-.", ":"]
 SHADES = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000"]
@@ -59,11 +60,10 @@ def _draw_axes(ax, sim):
     ax.tick_params(axis="y", length=0)
     ax.tick_params(axis="x", labelbottom=False)
     ax.spines[["top", "right", "left"]].set_visible(False)
-    looks = {"edgecolor": "white"}
     handles = [
-        Patch(label=NAMES[kind], facecolor=FACES[kind], hatch=HATCHES[kind], **looks)
-        for kind in FACES
-        if kind in kinds
+        Patch(label=PASSES[k], fc=FACES[k], hatch=HATCHES[k], edgecolor="white")
+        for k in FACES
+        if k in kinds
     ]
     place = {"loc": "lower right", "bbox_to_anchor": (1, 1), "ncols": 3}
     ax.legend(handles=handles, frameon=False, fontsize=8, borderaxespad=0.1, **place)
@@ -106,10 +106,9 @@ def held_over_time(sim, rank):
 def _draw_held(ax, sim):
     """A staircase for up to five ranks: first, last and some between."""
     p = sim.timeline.world_size
-    shown = sorted(
-        {round(k * (p - 1) / min(4, max(1, p - 1))) for k in range(min(p, 5))}
-    )
-    for i, rank in enumerate(shown):
+    last = min(4, max(1, p - 1))
+    shown = {round(k * (p - 1) / last) for k in range(min(p, 5))}
+    for i, rank in enumerate(sorted(shown)):
         times, counts = held_over_time(sim, rank)
         label = f"rank {rank}, at most {sim.in_flight[rank]}"
         style = {"color": SHADES[i], "ls": LINES[i % len(LINES)], "lw": 1.4}
@@ -121,10 +120,7 @@ def _draw_held(ax, sim):
     ax.set_xlabel("time", fontsize=9)
     ax.tick_params(labelsize=8)
     ax.spines[["top", "right"]].set_visible(False)
-    ax.legend(
-        loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False, fontsize=8,
-        borderaxespad=0,
-    )  # fmt: skip
+    ax.legend(fontsize=8, **BESIDE)
 
 
 def _alt(sim):

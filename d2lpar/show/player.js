@@ -10,26 +10,37 @@
 // `dark` is for the second stage of a rank.
 const LOOKS = {
   compute: { face: "#0072B2", ink: "white" },
-  waiting: { face: "", edge: "#BBBBBB", hatch: "lines" },
-  sending: { face: "#E69F00", ink: "black" },
-  receiving: { face: "#A6D8F5", edge: "#56B4E9", ink: "black" },
-  collective: { face: "#009E73", ink: "white", hatch: "dots" },
   forward: { face: "#56B4E9", ink: "black", dark: "#0072B2" },
   backward: { face: "#E69F00", ink: "black", dark: "#D55E00" },
-  weight: { face: "#009E73", ink: "white", hatch: "dots", dark: "#005C43" },
+  "weight gradient": { face: "#F0E442", ink: "black", dark: "#8A8000", hatch: "dots" },
+  blocked: { face: "", edge: "#999999", hatch: "lines" },
+  transferring: { face: "#C4C4C4", ink: "black" },
+  waiting: { face: "", edge: "#999999", hatch: "lines" },
+  sending: { face: "#CC79A7", ink: "black" },
+  receiving: { face: "#F0D4E3", edge: "#CC79A7", ink: "black" },
+  AG: { face: "#9ADBC7", ink: "black" },
+  RS: { face: "#009E73", ink: "white" },
+  AR: { face: "#00563F", ink: "white" },
+  collective: { face: "#009E73", ink: "white", hatch: "dots" },
 };
-const ACTIONS = { F: "forward", B: "backward", W: "weight" };
+const PASSES = { F: "forward", B: "backward", W: "weight gradient" };
+// F3, F attention, or 2F3: micro-batch 3 in stage 2
+const PASS = /^(\d*)(([FBW])(\d*| .+))$/;
+const WAITS = { wait: "waiting", blocked: "blocked", transfer: "transferring" };
+const CODES = { all_gather: "AG", reduce_scatter: "RS", all_reduce: "AR" };
+const WORDS = { waiting: "in a call, wire unseen" };
+for (const [name, code] of Object.entries(CODES)) WORDS[code] = `${code} ${name}`;
 const MESSAGES = { send: "sending", recv: "receiving" };
 const EXPOSED = "#D55E00";
 export const FOLDED = 16; // above: one thin row per rank, the first 8 and the last 2
 const FIRST = 8, LAST = 2;
 const MANY_ARROWS = 60; // above: arrows of the messages in flight only
 
-export function kindOf(stream, name) {
-  if (stream !== "compute") return MESSAGES[stream] ?? "collective";
-  if (name === "wait") return "waiting";
-  const action = /^\d+([FBW])\d+$/.exec(name);
-  return action ? ACTIONS[action[1]] : "compute";
+export function kindOf(stream, name, label = null) {
+  if (stream !== "compute") return MESSAGES[stream] ?? CODES[name] ?? "collective";
+  if (WAITS[name]) return WAITS[name];
+  const pass = PASS.exec(label ?? name);
+  return pass ? PASSES[pass[3]] : "compute";
 }
 
 // The panels with their events as objects, and the two ends of every message.
@@ -49,8 +60,10 @@ export function decode(data) {
       event.peer = field("peer", null);
       event.id = field("id", null);
       event.place = data.places[field("where", null)] ?? null;
-      event.kind = kindOf(stream, name);
-      event.dark = Math.floor(parseInt(name) / panel.ranks) % 2 === 1;
+      event.label = data.labels?.[field("label", null)] ?? null;
+      event.kind = kindOf(stream, name, event.label);
+      const stage = PASS.exec(event.label ?? name)?.[1];
+      event.dark = Math.floor(stage / panel.ranks) % 2 === 1;
       return event;
     });
     return { ...panel, events, messages: messagesOf(events) };
@@ -139,6 +152,7 @@ export function layout(panels, isOpen, isWhole) {
   return plan;
 }
 
+const MARGIN = 2000; // a row in which less of the time is filled would look empty
 const PLACES = { compute: "0", send: "1", recv: "2" };
 const placeOf = (stream) => (PLACES[stream] ?? "3") + stream;
 
@@ -149,7 +163,11 @@ function addRank(plan, panel, number, rank, open) {
     if (!streams.has(event.stream)) streams.set(event.stream, []);
     streams.get(event.stream).push(event);
   }
-  const names = [...streams.keys()].sort((a, b) => (placeOf(a) < placeOf(b) ? -1 : 1));
+  const last = (mine) => mine.reduce((sum, e) => sum + e.stop - e.start, 0);
+  const least = panel.elapsed / MARGIN;
+  const shown = ([name, mine]) => name === "compute" || last(mine) > least;
+  const names = [...streams].filter(shown).map(([name]) => name);
+  names.sort((a, b) => (placeOf(a) < placeOf(b) ? -1 : 1));
   const height = open ? ROW : THIN / names.length;
   names.forEach((stream, i) => {
     const events = streams.get(stream);
@@ -199,9 +217,12 @@ export function size(bytes) {
 }
 
 function title(event) {
-  const words = { sending: `sends to ${event.peer}`, waiting: "waits" };
-  words.receiving = `receives from ${event.peer}`;
-  return `rank ${event.rank}: ${words[event.kind] ?? event.name}`;
+  const { rank, kind, name, label, peer } = event;
+  const words = { sending: `sends to ${peer}`, receiving: `receives from ${peer}` };
+  Object.assign(words, { waiting: "is in a call", blocked: "is blocked" });
+  words.transferring = "is in a transfer";
+  const named = label ? `${label}, ${name}` : name;
+  return `rank ${rank}: ${words[kind] ?? named}`;
 }
 
 // The lines that describe an event: name, times, amounts, line of code.
@@ -345,12 +366,15 @@ function drawLetters(ctx, view, event, look, { x, y, w, h }) {
 }
 
 // What may be written into a bar: the longer text, or the shorter where it is narrow.
-function lettersOf({ kind, name, peer }) {
-  if (kind === "waiting") return [];
+export function lettersOf({ kind, stream, name, peer, label }) {
+  if (Object.values(WAITS).includes(kind)) return [];
   const word = kind === "sending" ? "to" : "from";
   if (peer !== null) return [`${word} ${peer}`, `${peer}`];
-  const action = /^\d+([FBW])(\d+)$/.exec(name);
-  return action ? [action[1] + action[2], action[2]] : [name];
+  const pass = PASS.exec(label ?? name);
+  if (stream === "compute") return pass ? [pass[2], pass[4]] : [label ?? name];
+  const code = CODES[name] ?? name;
+  const number = pass ? pass[4] : /^\d+$/.test(label) ? label : "";
+  return number ? [code + number, number.trim()] : [name, code];
 }
 
 function drawExposed(ctx, view, panel, number) {
@@ -466,7 +490,7 @@ function drawCursor(ctx, view) {
   ctx.fill();
 }
 
-// Hatching as a pattern: lines for waiting, dots for collectives.
+// Hatching as a pattern: lines for ranks that are blocked, dots for collectives.
 function hatching(ctx, kind, ink) {
   const tile = document.createElement("canvas");
   tile.width = tile.height = 6;
@@ -603,7 +627,7 @@ class Player {
       const { face, hatch } = LOOKS[kind];
       const box = make("i");
       box.style.background = [HATCHED[hatch], face].filter(Boolean).join(", ");
-      this.legend.append(make("span", {}, box, kind));
+      this.legend.append(make("span", {}, box, WORDS[kind] ?? kind));
     }
     if (this.timeline.panels.some((panel) => panel.exposed)) {
       const box = make("i");

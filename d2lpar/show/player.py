@@ -19,7 +19,7 @@ from .events import MIME
 MOST_EVENTS = 50_000
 PLAIN = ("rank", "start", "stop", "bytes", "flops", "peer", "id")
 ALWAYS = ("start", "stop")
-NAMED = {"stream": "streams", "name": "names", "where": "places"}
+NAMED = {"stream": "streams", "name": "names", "where": "places", "label": "labels"}
 
 
 class Player:
@@ -105,7 +105,7 @@ def _panel(title, timeline, tables, exposed):
 
 def _says(field, column):
     """Whether an event has another value than usual."""
-    usual = None if field in ("peer", "id", "where") else 0
+    usual = None if field in ("peer", "id", "where", "label") else 0
     return any(value != usual for value in column)
 
 

@@ -4,33 +4,19 @@ Figures are made without pyplot: nothing is opened, kept or switched globally.
 Each carries its description in words as `.alt`, and shows itself in a notebook.
 """
 
-import functools
-import io
 from dataclasses import dataclass
 
-from .events import KINDS, lanes
-from .units import show_seconds
+from .events import KINDS, LOOKS, WAITS, joined, lanes, lasting
+from .looks import BESIDE, EDGES, FACES, HATCHES, INK, WORDS, picture_class
+from .units import counted, show_seconds
 
-# Okabe-Ito colours; hatching and letters tell them apart in grey.
-FACES = {
-    "compute": "#0072B2",
-    "waiting": "#FFFFFF",
-    "sending": "#E69F00",
-    "receiving": "#A6D8F5",
-    "collective": "#009E73",
-}
-EDGES = {"waiting": "#BBBBBB", "receiving": "#56B4E9", "collective": "#FFFFFF"}
-HATCHES = {"waiting": "////", "collective": "...."}
-EXPOSED = {"facecolors": "#D55E0059", "edgecolors": "#D55E00", "linewidths": 1.0}
-INK = {"compute": "white", "sending": "black", "receiving": "black"}
+EXPOSED = {"facecolors": "#D55E0033", "edgecolors": "#D55E00", "linewidths": 1.0}
 MANY_RANKS = 16  # above: one thin row per rank
 MANY_MESSAGES = 60  # above: numbers at both ends in place of arrows
 MOST_ROWS = 128  # above: evenly chosen ranks only, and the picture says so
-FONT = 7.5  # points
-ROW = 0.2  # inches
-BELOW = {"loc": "lower center", "ncols": 6, "frameon": False, "fontsize": FONT + 1}
-BESIDE = {"loc": "upper left", "bbox_to_anchor": (1.01, 1), "borderaxespad": 0}
-BESIDE |= {"frameon": False, "fontsize": FONT}
+FONT = 8.5  # points
+ROW = 0.21  # inches
+BELOW = {"loc": "lower center", "frameon": False, "fontsize": FONT + 1}
 
 
 @dataclass
@@ -42,6 +28,7 @@ class Row:
     events: list
     top: float
     height: float
+    instants: list  # messages that take no time and have no row of their own
 
 
 def plot_timeline(timeline, ax=None, width=None, title=None, exposed=False):
@@ -49,14 +36,15 @@ def plot_timeline(timeline, ax=None, width=None, title=None, exposed=False):
     title = title_of(timeline, title, exposed)
     if ax is not None:
         draw(ax, timeline, timeline.elapsed, title, exposed=exposed)
-        ax.legend(handles=_handles([timeline], exposed), **BESIDE)
+        ax.legend(handles=_handles([timeline], exposed), fontsize=FONT, **BESIDE)
         return ax
     return _figure({title: timeline}, width, alt_text(timeline, exposed), exposed)
 
 
 def title_of(timeline, title=None, exposed=False):
     """The given title, or how many ranks took how long."""
-    return title or f"{_ranks(timeline)}, {_took(timeline, exposed)}"
+    ranks = counted(timeline.world_size, "rank")
+    return title or f"{ranks}, {_took(timeline, exposed)}"
 
 
 def compare_timelines(timelines, width=None, exposed=False):
@@ -87,22 +75,22 @@ def _took(timeline, exposed):
 def alt_text(timeline, exposed=False):
     """One sentence for those who do not see the picture."""
     took = f"{show_seconds(timeline.elapsed)} of {timeline.clock} time"
+    ranks = counted(timeline.world_size, "rank")
     if not len(timeline):
-        return f"Timeline of {_ranks(timeline)} without any events."
+        return f"Timeline of {ranks} without any events."
     every = [timeline.totals(rank) for rank in range(timeline.world_size)]
     parts = []
     for kind in KINDS:
         share = sum(t[kind] for t in every) / len(every) / (timeline.elapsed or 1)
         if share > 0:
-            parts.append(f"{kind} {share:.0%}")
-    count = sum(event.stream == "send" for event in timeline)
-    sent = f"{count:,} message{'' if count == 1 else 's'}"
+            parts.append(f"{WORDS.get(kind, kind)} {share:.0%}")
+    sent = counted(sum(event.stream == "send" for event in timeline), "message")
     if exposed:
         shares = [timeline.exposed(rank) for rank in range(timeline.world_size)]
         share = sum(shares) / len(shares) / (timeline.elapsed or 1)
         parts.append(f"shaded as exposed communication {share:.0%}")
     return (
-        f"Timeline of {_ranks(timeline)} over {took}, {sent}; "
+        f"Timeline of {ranks} over {took}, {sent}; "
         f"of its time a rank spends on average {', '.join(parts) or 'none'}."
     )
 
@@ -115,8 +103,11 @@ def _figure(timelines, width, alt, exposed=False):
     elapsed = max(line.elapsed for line in timelines.values())
     panels = [_rows(line) for line in timelines.values()]
     heights = [(rows[-1].top + rows[-1].height + 0.2) * ROW for rows in panels]
-    width = 8.0 if width is None else float(width)
-    above, below = 0.34, 0.85  # title of a panel; time axis and legend
+    width = 7.2 if width is None else float(width)
+    above, below = 0.36, 0.62  # title of a panel; time axis and legend
+    handles = _handles(list(timelines.values()), exposed)
+    columns = _columns(handles, width * 72)
+    below += 0.22 * -(-len(handles) // columns)
     whole = sum(heights) + above * len(heights) + below
     figure = picture_class()(figsize=(width, whole), dpi=100)
     figure.alt = alt
@@ -127,9 +118,14 @@ def _figure(timelines, width, alt, exposed=False):
         size = ((width - left - right) / width, height / whole)
         last = top <= below + 1e-6
         draw(figure.add_axes((*box, *size)), line, elapsed, title, last, exposed)
-    handles = _handles(list(timelines.values()), exposed)
-    figure.legend(handles=handles, **BELOW)
+    figure.legend(handles=handles, ncols=columns, **BELOW)
     return figure
+
+
+def _columns(handles, points):
+    """How many entries of the legend stand side by side."""
+    widest = max((_wide(each.get_label()) for each in handles), default=1)
+    return max(1, min(len(handles), int(points / (widest + 4.5 * FONT))))
 
 
 def _rows(timeline):
@@ -139,11 +135,12 @@ def _rows(timeline):
     ranks = ranks[:: -(-timeline.world_size // MOST_ROWS)]
     rows, top = [], 0.0
     for rank in ranks:
-        streams = timeline.rows[rank]
+        streams, instants = lasting(timeline.rows[rank], timeline.elapsed)
         height = 0.6 / len(streams) if thin else 1.0
         for stream, events in streams.items():
-            rows.append(Row(rank, stream, events, top, height))
-            top += height
+            events = events if stream != "compute" else joined(events)
+            rows.append(Row(rank, stream, events, top, height, instants))
+            top, instants = top + height, []
         top += 0.1 if thin else 0.35
     return rows
 
@@ -183,6 +180,7 @@ def _bars(rows):
         height = row.height / (max(chosen, default=0) + 1)
         for event, lane in zip(row.events, chosen, strict=True):
             bars[id(event)] = event, row.top + lane * height, height
+        bars |= {id(event): (event, row.top, row.height) for event in row.instants}
     return bars
 
 
@@ -194,22 +192,24 @@ def _draw_bars(ax, bars, scale, thin):
 
     point = _per_point(ax)[0]
     gap = 0.7 * point  # between neighbours, where bars have no edges
-    for kind in KINDS:
+    low, high = (0, 1) if thin else (0.06, 0.94)
+    for look in LOOKS:
         boxes, edges = [], []
         for event, top, height in bars.values():
-            if event.kind == kind:
+            if event.look == look and event.stop > event.start:
                 a, b = event.start * scale, event.stop * scale
-                if thin:
-                    b -= gap if b - a > 4 * gap and kind != "waiting" else 0
-                    boxes.append(
-                        [(a, top), (b, top), (b, top + height), (a, top + height)]
-                    )
-                else:
-                    c, d = top + 0.06 * height, top + 0.94 * height
-                    boxes.append([(a, c), (b, c), (b, d), (a, d)])
-                    edges.append(0.5 if b - a > 3 * point else 0)  # else all white
-        style = _style(kind, thin)
-        ax.add_collection(PolyCollection(boxes, **(style | {"linewidths": edges or 0})))
+                wide = not thin and b - a > 3 * point
+                edges.append(0.5 if wide else 0)  # else all white
+                if thin and look not in WAITS and b - a > 4 * gap:
+                    b -= gap
+                boxes.append(_box(a, b, top + low * height, top + high * height))
+        style = _style(look, thin) | {"linewidth": edges or 0}
+        ax.add_collection(PolyCollection(boxes, **style))
+
+
+def _box(a, b, top, bottom):
+    """The corners of a box from time a to b."""
+    return [(a, top), (b, top), (b, bottom), (a, bottom)]
 
 
 def _draw_exposed(ax, timeline, rows, scale):
@@ -221,30 +221,31 @@ def _draw_exposed(ax, timeline, rows, scale):
         mine = [row for row in rows if row.rank == rank]
         top, bottom = mine[0].top, mine[-1].top + mine[-1].height
         for start, stop in timeline.exposed_spans(rank):
-            a, b = start * scale, stop * scale
-            boxes.append([(a, top), (b, top), (b, bottom), (a, bottom)])
+            boxes.append(_box(start * scale, stop * scale, top, bottom))
     ax.add_collection(PolyCollection(boxes, **EXPOSED, zorder=3))
 
 
-def _style(kind, thin):
-    style = {"facecolors": FACES[kind], "zorder": 2}
+def _style(look, thin):
+    style = {"facecolor": FACES[look], "zorder": 2}
     if thin:  # no room for hatching
-        face = "#E0E0E0" if kind == "waiting" else FACES[kind]
-        return style | {"facecolors": face, "linewidths": 0, "snap": False}
-    edge = EDGES.get(kind, "white")
-    return style | {"edgecolors": edge, "hatch": HATCHES.get(kind), "linewidths": 0.5}
+        face = "#EDEDED" if HATCHES.get(look, "").strip(".") else FACES[look]
+        return style | {"facecolor": face, "linewidth": 0, "snap": False}
+    edge = EDGES.get(look, "white")
+    return style | {"edgecolor": edge, "hatch": HATCHES.get(look), "linewidth": 0.5}
 
 
 def _draw_labels(ax, bars, scale, write):
     """Write into a bar what it is, where there is room for it."""
     across, down = _per_point(ax)
     for event, top, height in bars.values():
-        text = write(event) if event.kind.endswith("ing") else event.name
+        texts = [write(event)] if event.stream in ("send", "recv") else event.texts
         room = (event.stop - event.start) * scale / across
-        if not text or height < FONT * 1.1 * down or _wide(text) > room:
+        text = next((text for text in texts if _wide(text) <= room), "")
+        if not text or height < FONT * 1.1 * down:
             continue
         x, y = (event.start + event.stop) / 2 * scale, top + height / 2 + 0.02
-        ink, paper = INK.get(event.kind, "black"), _paper(event.kind)
+        paper = {"facecolor": FACES[event.look], "edgecolor": "none", "pad": 0.8}
+        ink = INK.get(event.look, "black")  # the paper hides hatching and arrows
         both = {"ha": "center", "va": "center", "zorder": 5}
         ax.text(x, y, text, size=FONT, color=ink, bbox=paper, **both)
 
@@ -272,12 +273,6 @@ def _match(messages, points):
         return "" if number is None else f"{number}"
 
     return write
-
-
-def _paper(kind):
-    """The ground behind a label; it hides hatching and arrows."""
-    face = "white" if kind == "collective" else FACES[kind]
-    return {"facecolor": face, "edgecolor": "none", "pad": 0.8}
 
 
 def _draw_arrows(ax, messages, bars, scale):
@@ -334,22 +329,16 @@ def _stride(ranks):
 
 
 def _handles(timelines, exposed=False):
-    """The legend: the kinds that occur."""
+    """The legend: what occurs, and which codes stand for collectives."""
     from matplotlib.patches import Patch
 
-    kinds = {event.kind for line in timelines for event in line}
+    lasts = [e for line in timelines for e in line if e.stop > e.start]
+    looks = {event.look for event in lasts}
     thin = all(line.world_size > MANY_RANKS for line in timelines)
-    names = {"facecolors": "facecolor", "edgecolors": "edgecolor"}
-    names |= {"hatch": "hatch", "linewidths": "linewidth"}
-    patches = []
-    for kind in (kind for kind in KINDS if kind in kinds):
-        style = _style(kind, thin)
-        style = {names[key]: style[key] for key in names if key in style}
-        patches.append(Patch(**style, label=kind))
-    if exposed:
-        style = {names[key]: value for key, value in EXPOSED.items()}
-        patches.append(Patch(**style, label="exposed"))
-    return patches
+    shown = [look for look in LOOKS if look in looks]
+    patches = [Patch(**_style(x, thin), label=WORDS.get(x, x)) for x in shown]
+    style = {key.removesuffix("s"): value for key, value in EXPOSED.items()}
+    return patches + [Patch(**style, label="exposed")] * exposed
 
 
 def _unit(seconds):
@@ -366,27 +355,3 @@ def _per_point(ax):
     (left, right), (bottom, top) = ax.get_xlim(), ax.get_ylim()
     across = (right - left) / (box.width / dpi * 72)
     return across, abs(bottom - top) / (box.height / dpi * 72)
-
-
-def _ranks(timeline):
-    return f"{timeline.world_size:,} rank{'' if timeline.world_size == 1 else 's'}"
-
-
-@functools.cache
-def picture_class():
-    """A Figure that shows itself in a notebook, with its description."""
-    from matplotlib.figure import Figure
-
-    class Picture(Figure):
-        alt = ""
-
-        def __repr__(self):
-            return f"<Picture: {self.alt}>"
-
-        def _repr_mimebundle_(self, include=None, exclude=None):
-            file = io.BytesIO()
-            self.savefig(file, format="png", metadata={"Description": self.alt})
-            data = {"text/plain": repr(self), "image/png": file.getvalue()}
-            return data, {"image/png": {"alt": self.alt}}
-
-    return Picture

@@ -13,13 +13,17 @@ def short(text):
 
 def shorten(error):
     """Cut the long texts of an exception and of those that it comes from."""
+    for each in chain(error):
+        texts = [isinstance(arg, str) and len(arg) > 2 * HEAD for arg in each.args]
+        if any(texts):
+            pairs = zip(each.args, texts, strict=True)
+            each.args = tuple(short(arg) if long else arg for arg, long in pairs)
+
+
+def chain(error):
+    """The error and those that led to it, which may go round in a circle."""
     seen = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
-        texts = [isinstance(arg, str) and len(arg) > 2 * HEAD for arg in error.args]
-        if any(texts):
-            error.args = tuple(
-                short(arg) if long else arg
-                for arg, long in zip(error.args, texts, strict=True)
-            )
+        yield error
         error = error.__cause__ or error.__context__

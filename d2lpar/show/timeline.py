@@ -2,9 +2,13 @@
 
 A timeline is a list of events.  Each rank has up to four kinds of rows:
 
-    compute         what the rank itself does; "wait" while it is blocked
+    compute         what the rank itself does; "blocked" or "transfer" inside a call
     send, recv      its messages; the two ends of a message carry the same id
     comm            its collectives, a row per group: "comm", "comm <group>"
+
+A rank is blocked in a call as long as no message or collective of its own is on the
+wire, and transfers while one is.  A measured run does not see the wire: there both
+are "wait".
 """
 
 from __future__ import annotations
@@ -15,11 +19,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from . import plots
-from .events import KINDS, Event
+from .events import KINDS, WAITS, Event, merged, split_waits
 from .player import Player
 from .trace import chrome_trace
 from .twin import text_twin
-from .units import show_seconds
+from .units import counted, show_seconds
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -37,7 +41,10 @@ class Timeline:
     @cached_property
     def events(self) -> list[Event]:
         """All events, sorted when first asked for: long runs have very many."""
-        return sorted(map(Event._make, self._events), key=_order)
+        events = list(map(Event._make, self._events))
+        if self.clock == "virtual":
+            events = split_waits(events)
+        return sorted(events, key=_order)
 
     @cached_property
     def elapsed(self) -> float:
@@ -51,12 +58,13 @@ class Timeline:
         return len(self.events)
 
     def __repr__(self):
-        count = len(self.events)
-        return (
+        text = (
             f"Timeline: {self.world_size} rank{'s' * (self.world_size != 1)}, "
-            f"{count:,} event{'s' * (count != 1)}, "
-            f"{show_seconds(self.elapsed)} {self.clock}"
+            f"{counted(len(self), 'event')}, {show_seconds(self.elapsed)} {self.clock}"
         )
+        native = any(event.kind == "collective" for event in self.events)
+        formula = native and self.clock == "virtual"
+        return text + ", collectives by formula" * formula
 
     def __str__(self):
         return text_twin(self)
@@ -95,9 +103,9 @@ class Timeline:
         What it sends while it computes is hidden, and not in here.
         """
         rows = self.rows[rank]
-        waits = [e for e in rows["compute"] if e.kind == "waiting"]
+        waits = [e for e in rows["compute"] if e.kind in WAITS]
         others = [e for stream, events in rows.items() for e in events]
-        return _both(_spans(waits), _spans(e for e in others if e.stream != "compute"))
+        return _both(merged(waits), merged(e for e in others if e.stream != "compute"))
 
     def exposed(self, rank: int) -> float:
         """Seconds of communication that no computation of the rank hides."""
@@ -108,7 +116,7 @@ class Timeline:
         spans = [
             (event.start, event.stop)
             for event in self.rows[rank].get(stream, [])
-            if event.kind != "waiting"
+            if event.kind not in WAITS
         ]
         return _length(spans) / self.elapsed if self.elapsed else 0.0
 
@@ -184,17 +192,6 @@ def _length(spans):
             covered += stop - max(start, end)
             end = stop
     return covered
-
-
-def _spans(events):
-    """Times (start, stop) that some event covers, apart from each other."""
-    spans = []
-    for start, stop in sorted((event.start, event.stop) for event in events):
-        if spans and start <= spans[-1][1]:
-            spans[-1] = spans[-1][0], max(stop, spans[-1][1])
-        elif stop > start:
-            spans.append((start, stop))
-    return spans
 
 
 def _both(some, others):

@@ -8,8 +8,7 @@ def chrome_trace(timeline):
     """The trace as a dictionary: a process per rank, a thread per row."""
     trace, where = [], {}
     for rank, streams in timeline.rows.items():
-        labels = [timeline.devices[rank]] if timeline.devices else []
-        trace += _process(rank, labels)
+        trace += _process(rank, timeline.devices[rank] if timeline.devices else None)
         thread = 1  # viewers take thread 0 for the idle task
         for stream, events in streams.items():
             chosen = lanes(events)
@@ -26,10 +25,10 @@ def chrome_trace(timeline):
     return {"traceEvents": trace, "displayTimeUnit": "ns", "otherData": other}
 
 
-def _process(rank, labels):
+def _process(rank, label):
     yield _meta("process_name", rank, 0, {"name": f"rank {rank}"})
     yield _meta("process_sort_index", rank, 0, {"sort_index": rank})
-    for label in labels:
+    if label is not None:
         yield _meta("process_labels", rank, 0, {"labels": label})
 
 
@@ -51,16 +50,10 @@ def _slice(event, thread):
         args["peer"] = event.peer
     if event.id is not None:
         args["message"] = event.id
-    return {
-        "name": event.name,
-        "cat": event.kind,
-        "ph": "X",
-        "pid": event.rank,
-        "tid": thread,
-        "ts": start / 1e3,
-        "dur": (stop - start) / 1e3,
-        "args": args,
-    }
+    what = {"name": event.name, "cat": event.kind, "ph": "X"}
+    where = {"pid": event.rank, "tid": thread}
+    when = {"ts": start / 1e3, "dur": (stop - start) / 1e3}
+    return what | where | when | {"args": args}
 
 
 def _flow(send, recv, where):
@@ -68,11 +61,6 @@ def _flow(send, recv, where):
     begin = ns(send.start)
     end = max(begin, ns(recv.start), ns(recv.stop) - 1)  # inside the receive
     both = {"name": "message", "cat": "message", "id": send.id}
-    start = both | {
-        "ph": "s",
-        "pid": send.rank,
-        "tid": where[id(send)],
-        "ts": begin / 1e3,
-    }
+    start = both | {"ph": "s", "pid": send.rank, "tid": where[id(send)]}
     stop = both | {"ph": "f", "bp": "e", "pid": recv.rank, "tid": where[id(recv)]}
-    return start, stop | {"ts": end / 1e3}
+    return start | {"ts": begin / 1e3}, stop | {"ts": end / 1e3}

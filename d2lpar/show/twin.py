@@ -2,15 +2,12 @@
 
 from math import ceil, floor, log10
 
-from .events import KINDS
+from .events import KINDS, WAITS, joined, lasting
 from .units import show_seconds
 
-MARKS = dict(zip(KINDS, "C.SR=", strict=True))
-LEGEND = (
-    "C compute   . waiting   S sending   R receiving   = collective",
-    "S2: a message to rank 2   R0: a message from rank 0",
-    "",
-)
+MARKS = dict(zip(KINDS, "C.~wSR=", strict=True))
+ENDS = "S2: a message to rank 2   R0: a message from rank 0"
+UNSEEN = "waiting: in a call; whether bytes move is not seen in a measured run"
 SHOWN = 16  # up to so many ranks are shown one by one; of more the first 8, last 2
 
 
@@ -31,11 +28,20 @@ def text_twin(timeline, width=79):
         if hidden and rank == shown[-2]:
             lines.append(f"... {hidden:,} ranks not shown ...")
         title = f"rank {rank:>{number}} "
-        for stream, events in rows[rank].items():
-            cells = _cells(events, step, columns)
+        for stream, events in lasting(rows[rank], timeline.elapsed)[0].items():
+            cells = _cells(joined(events), step, columns)
             lines.append(f"{title}{stream[:wide]:<{wide}} |{cells}|")
             title = " " * len(title)
-    return "\n".join(lines + ["", *LEGEND] + _totals(timeline, shown))
+    kinds = kinds_of(timeline.clock)
+    legend = ["", "   ".join(f"{MARKS[kind]} {kind}" for kind in kinds), ENDS]
+    legend += [UNSEEN, ""] if "waiting" in kinds else [""]
+    return "\n".join(lines + legend + _totals(timeline, shown, kinds))
+
+
+def kinds_of(clock):
+    """The KINDS that a timeline can hold: only a virtual clock sees the wire."""
+    unseen = {"waiting"} if clock == "virtual" else {"blocked", "transferring"}
+    return [kind for kind in KINDS if kind not in unseen]
 
 
 def shown_ranks(n):
@@ -83,31 +89,35 @@ def _cells(events, step, columns):
 
 
 def _label(line, event, step):
-    """Write the peer, or the name of a collective, where there is room for it."""
+    """Write the peer, a label or a collective's name, where there is room for it."""
     kind = event.kind
-    if kind in ("compute", "waiting"):
+    if kind in WAITS or (kind == "compute" and not event.label):
         return
-    text = event.name if kind == "collective" else f"{event.peer}"
     first, last = round(event.start / step) + 1, round(event.stop / step)
-    mark = MARKS[kind]
-    if len(text) < last - first + 1 and set(line[first:last]) == {mark}:
-        line[first : first + len(text)] = text
+    for text in event.texts or [f"{event.peer}"]:
+        if len(text) < last - first + 1 and set(line[first:last]) == {MARKS[kind]}:
+            line[first : first + len(text)] = text
+            break
 
 
-def _totals(timeline, shown):
+def _totals(timeline, shown, kinds):
     """The table of seconds per rank and kind; of many ranks also mean and most."""
-    lines = [f"{'':12}" + "".join(f"{kind:>12}" for kind in KINDS)]
+    lines = [f"{'':12}" + "".join(f"{kind:>{_wide(kind)}}" for kind in kinds)]
     for rank in shown:
-        lines.append(_total(f"rank {rank}", timeline.totals(rank)))
+        lines.append(_total(f"rank {rank}", timeline.totals(rank), kinds))
     if len(shown) < timeline.world_size:
         every = [timeline.totals(rank) for rank in range(timeline.world_size)]
-        mean = {k: sum(t[k] for t in every) / len(every) for k in KINDS}
-        lines.append(_total("mean of all", mean))
-        most = {k: max(t[k] for t in every) for k in KINDS}
-        lines.append(_total("most of all", most))
+        mean = {k: sum(t[k] for t in every) / len(every) for k in kinds}
+        lines.append(_total("mean of all", mean, kinds))
+        most = {k: max(t[k] for t in every) for k in kinds}
+        lines.append(_total("most of all", most, kinds))
     return lines
 
 
-def _total(title, seconds):
-    texts = (show_seconds(seconds[kind]) if seconds[kind] else "-" for kind in KINDS)
-    return f"{title:12}" + "".join(f"{text:>12}" for text in texts)
+def _total(title, seconds, kinds):
+    texts = {k: show_seconds(seconds[k]) if seconds[k] else "-" for k in kinds}
+    return f"{title:12}" + "".join(f"{texts[k]:>{_wide(k)}}" for k in kinds)
+
+
+def _wide(kind):
+    return max(10, len(kind) + 1)

@@ -1,4 +1,9 @@
-"""Seconds and bytes as texts."""
+"""Seconds, bytes and counts as texts."""
+
+
+def counted(number, noun):
+    """`1 rank`, `1,024 ranks`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def show_seconds(seconds):
@@ -18,6 +23,14 @@ def show_bytes(count):
         if float(f"{count:.4g}") < 1000:
             break
     return f"{count:.4g} {unit}"
+
+
+def short_bytes(count):
+    """`750 kB`: three digits, for the inside of pictures."""
+    scales = {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9}
+    fits = (unit for unit, b in scales.items() if float(f"{count / b:.3g}") < 1000)
+    unit = next(fits, "GB")
+    return f"{count / scales[unit]:.3g} {unit}"
 
 
 def ns(seconds):

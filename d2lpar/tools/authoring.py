@@ -8,7 +8,15 @@ from rich.console import Console
 from rich.text import Text
 
 from . import notebooks
-from .console import Chapters, Refused, Timeout, difference, each, execution_tools
+from .console import (
+    Chapters,
+    Refused,
+    Timeout,
+    difference,
+    each,
+    execution_tools,
+    refusing,
+)
 
 commands = typer.Typer()
 
@@ -26,8 +34,8 @@ def execute(chapters: Chapters = None, timeout: Timeout = 120.0):
 
 @commands.command()
 def sync(chapters: Chapters = None):
-    """Bring the library's text, and the glossary, into the cells that show them."""
-    from . import glossary, inline_code
+    """Bring code, glossary and minutes into the cells and tables that show them."""
+    from . import glossary, inline_code, minutes
 
     console = Console(highlight=False, soft_wrap=True)
     for path in _writable(chapters):
@@ -35,13 +43,19 @@ def sync(chapters: Chapters = None):
         try:
             changed = inline_code.sync(notebook)
             changed += glossary.sync(notebook, notebooks.find())
+            exercises = path.parent.parent / "exercises" / path.name
+            if path.parent.name == "chapters" and exercises.is_file():
+                changed += minutes.sync(notebook, notebooks.read(exercises))
         except ValueError as error:
             raise Refused(f"{path.name}: {error}") from None
         for old, new in changed:
             console.print(Text(difference(old, new, path.name)))
         if changed:
             notebooks.write(path, notebook)
-        console.print(f"{path.name}: {_cells(len(changed))} changed")
+        cells = "1 cell" if len(changed) == 1 else f"{len(changed)} cells"
+        console.print(f"{path.name}: {cells} changed")
+    for path in minutes.tables(notebooks.repository()):
+        console.print(f"{path.name}: minutes changed")
 
 
 def _writable(chapters):
@@ -75,10 +89,8 @@ def badges(
 
     if remove == bool(repo):
         raise Refused("Give either --repo and an address, or --remove.")
-    try:
+    with refusing(ValueError):
         changed = stamps.stamp(repo, branch, digest)
-    except ValueError as error:
-        raise Refused(error) from None
     print(f"{len(changed)} files changed. Commit them and push.")
 
 
@@ -92,14 +104,8 @@ def wheelhouse(
     """Fill a folder of wheels, to install the course where there is no network."""
     from . import wheelhouse as house
 
-    try:
+    with refusing(RuntimeError):
         wheels = house.fill(to, notebooks.repository(), torch)
-    except RuntimeError as error:
-        raise Refused(error) from None
     size = sum(path.stat().st_size for path in wheels) / 1e6
     print(f"{to}: {len(wheels)} wheels, {size:.0f} MB. Copy it into the other clone,")
     print("and type there: make run OFFLINE=1")
-
-
-def _cells(count):
-    return "1 cell" if count == 1 else f"{count} cells"

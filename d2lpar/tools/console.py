@@ -1,5 +1,6 @@
 """What the commands share: refusals in a sentence, tables, bars."""
 
+import contextlib
 import difflib
 from enum import StrEnum
 from pathlib import Path
@@ -49,11 +50,12 @@ def difference(old, new, name):
 
 
 def row(outcome):
-    """One line about one executed chapter: time, world, how it ended."""
+    """A line about an executed chapter, and one per number that changed in its text."""
     text = Text(f"{outcome.path.stem:<22}{outcome.seconds:6.1f} s  ")
     text.append(f"{outcome.world:<16}")
     if outcome.failure is None:
-        return text.append("pass", style="green")
+        text.append("pass", style="green")
+        return text.append("".join(f"\n    {line}" for line in outcome.news))
     return text.append(f"FAIL in {outcome.failure}", style="red")
 
 
@@ -65,7 +67,9 @@ def each(paths, one):
     failed = 0
     with progress("cells", console) as bar:
         for path in paths:
-            task = bar.add_task(path.stem, total=_code_cells(path))
+            cells = notebooks.read(path)["cells"]
+            total = sum(cell["cell_type"] == "code" for cell in cells)
+            task = bar.add_task(path.stem, total=total)
             outcome = one(path, lambda task=task: bar.advance(task))
             bar.remove_task(task)
             console.print(row(outcome))
@@ -76,35 +80,57 @@ def each(paths, one):
 
 def progress(of, console):
     """A bar that counts cells or steps; where there is no terminal, none."""
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn(of),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
+    name, count = TextColumn("{task.description}"), MofNCompleteColumn()
+    columns = name, BarColumn(), count, TextColumn(of)
+    hidden = not console.is_terminal
+    return Progress(*columns, console=console, transient=True, disable=hidden)
 
 
-def _code_cells(path):
-    return sum(c["cell_type"] == "code" for c in notebooks.read(path)["cells"])
+def done(plan, of, console):
+    """What each step of the plan, a pair (name, function), gives; a bar names it."""
+    with progress(of, console) as bar:
+        task = bar.add_task("", total=len(plan))
+        for name, step in plan:
+            bar.update(task, description=name)
+            yield step()
+            bar.advance(task)
 
 
 def ready():
     """Refused, in a sentence, where the course cannot run."""
     from .doctor import obstacle
 
-    text = obstacle()
-    if text:
+    if text := obstacle():
         raise Refused(text)
+
+
+def check_folder(path):
+    """Refused where a file is to be written into a folder that is not there."""
+    if path is not None and not path.absolute().parent.is_dir():
+        raise Refused(f"There is no folder {path.parent} for {path.name}.")
+
+
+@contextlib.contextmanager
+def refusing(*kinds):
+    """Inside, errors of these kinds are Refused: they are sentences for the user."""
+    try:
+        yield
+    except kinds as error:
+        raise Refused(error) from None
+
+
+@contextlib.contextmanager
+def needing(hint):
+    """Inside, a package that is not installed is Refused; `hint` says how to get it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise Refused(f"{error.name} is not installed. {hint}") from None
 
 
 def execution_tools():
     """Return what executes notebooks; Refused where that is not installed."""
     ready()
-    try:
+    with needing(LAB):
         from . import execution
-    except ModuleNotFoundError as error:
-        raise Refused(f"{error.name} is not installed. {LAB}") from None
     return execution

@@ -38,17 +38,8 @@ class Finding:
 
 def examine():
     """All findings, in the order in which they matter."""
-    return [
-        python(),
-        machine(),
-        *torch(),
-        packages(),
-        *gpus(),
-        auto(),
-        scratch(),
-        notebooks(),
-        d2l(),
-    ]
+    found = [python(), machine(), *torch(), packages(), *gpus()]
+    return [*found, auto(), scratch(), notebooks(), d2l()]
 
 
 def can_run(findings):

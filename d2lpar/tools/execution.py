@@ -4,7 +4,7 @@ import ast
 import os
 import queue
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import nbformat
@@ -15,7 +15,7 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernel
 from traitlets import Type
 from traitlets.config import Config
 
-from . import notebooks
+from . import notebooks, prose
 
 OVERRIDES = ("D2LPAR_BACKEND", "D2LPAR_RANKS")
 
@@ -34,21 +34,28 @@ class Failure:
 
 @dataclass(frozen=True)
 class Outcome:
-    """One notebook, executed: its dictionary as it came out, and how that went."""
+    """One notebook, executed: its dictionary as it came out, and how that went.
+
+    `news` are the numbers of its text that were brought up to date.
+    """
 
     path: Path
     seconds: float
     world: str
     failure: Failure | None
     notebook: dict
+    news: list = field(default_factory=list)
 
 
-def execute(path, environ=None, timeout=120.0, on_cell=None, folder=None):
+def execute(
+    path, environ=None, timeout=120.0, on_cell=None, folder=None, numbers=False
+):
     """Run every cell in a fresh kernel of this Python, in the notebook's folder.
 
     The file is not changed.  `environ` is the kernel's environment, `timeout` the
     seconds a cell may take.  `on_cell()` is called after every code cell.  `folder` is
-    where the kernel works, if not beside the notebook.
+    where the kernel works, if not beside the notebook.  With `numbers`, those that the
+    text binds to the cells above are brought up to date (see `prose`).
     """
     path = Path(path).resolve()
     environ = dict(os.environ if environ is None else environ)
@@ -58,20 +65,23 @@ def execute(path, environ=None, timeout=120.0, on_cell=None, folder=None):
     node = nbformat.from_dict(source | {"nbformat": 4, "nbformat_minor": 5})
     start = time.perf_counter()
     client = _client(node, folder or path.parent, timeout)
-    failure = _run_cells(client, environ, on_cell)
+    reader = _Reader(client) if numbers else None
+    failure = _run_cells(client, environ, on_cell, reader)
     seconds = time.perf_counter() - start
     # nbclient adds to the node, so it is the node that holds the outputs
     executed = notebooks.plain(node)
-    return Outcome(path, seconds, world(source, environ), failure, executed)
+    news = reader.news if reader else []
+    return Outcome(path, seconds, world(source, environ), failure, executed, news)
 
 
 def rewrite(path, timeout=120.0, on_cell=None):
     """The file holds the outputs of an execution in the worlds that it names itself.
 
-    Nothing is written where a cell fails.  Returns the outcome.
+    Numbers in the text are what the cells compute.  Nothing is written where a cell
+    fails, or where a sentence is wrong in words.  Returns the outcome.
     """
     environ = {k: v for k, v in os.environ.items() if k not in OVERRIDES}
-    outcome = execute(path, environ, timeout, on_cell)
+    outcome = execute(path, environ, timeout, on_cell, numbers=True)
     if outcome.failure is None:
         before = notebooks.read(path)
         after = notebooks.normalise(outcome.notebook, before)
@@ -159,7 +169,30 @@ def _client(node, folder, timeout):
     )
 
 
-def _run_cells(client, environ, on_cell):
+class _Reader:
+    """Compares the text below a code cell with what the kernel knows by then."""
+
+    def __init__(self, client):
+        self.client, self.news, self.complaints = client, [], []
+        self.after = prose.after(client.nb.cells)
+
+    def read(self, number):
+        """Bring the texts behind code cell `number` up to date, or complain."""
+        cells = [self.client.nb.cells[place] for place in self.after[number - 1]]
+        sources = [cell.source for cell in cells]
+        asked = prose.question(sources)
+        if not asked:
+            return
+        sent = self.client.kc.execute("", silent=True, user_expressions=asked)
+        reply = self.client.wait_for_reply(sent)
+        texts, complaints, news = prose.judged(sources, reply)
+        for cell, text in zip(cells, texts, strict=True):
+            cell.source = text
+        self.news += news
+        self.complaints += [(number, text) for text in complaints]
+
+
+def _run_cells(client, environ, on_cell, reader=None):
     code = [i for i, c in enumerate(client.nb.cells) if c.cell_type == "code"]
     number, cell = 0, None
     try:
@@ -168,8 +201,11 @@ def _run_cells(client, environ, on_cell):
                 cell = client.nb.cells[index]
                 cell.outputs = []
                 client.execute_cell(cell, index, store_history=True)
-                if not _raised(cell) and "raises-exception" in _tags(cell):
+                tags = cell.metadata.get("tags", [])
+                if "raises-exception" in tags and not _raised(cell):
                     return Failure(number, _first(cell), "should raise, but did not")
+                if reader is not None:
+                    reader.read(number)
                 if on_cell is not None:
                     on_cell()
     except CellExecutionError as error:
@@ -179,6 +215,11 @@ def _run_cells(client, environ, on_cell):
         return Failure(number, _first(cell), error)
     except DeadKernelError:
         return Failure(number, _first(cell), "the kernel died")
+    if reader is not None and reader.complaints:
+        first = reader.complaints[0][0]
+        told = "\n    ".join(text for _, text in reader.complaints)
+        line = _first(client.nb.cells[code[first - 1]])
+        return Failure(first, line, f"the text below says otherwise:\n    {told}")
     return None
 
 
@@ -189,10 +230,6 @@ def _sentence(error):
 
 def _raised(cell):
     return any(output["output_type"] == "error" for output in cell.outputs)
-
-
-def _tags(cell):
-    return cell.metadata.get("tags", [])
 
 
 def _first(cell):

@@ -59,17 +59,14 @@ def rows(paths):
 
 
 def _of_chapter(path):
-    for head, *body in _all_tables(path):
+    cells = notebooks.read(path)["cells"]
+    texts = [cell["source"] for cell in cells if cell["cell_type"] == "markdown"]
+    for head, *body in (found for text in texts for found in tables(text)):
         if "Chinese" in head:
             where = [_column(head, name, path) for name in LIBRARIES]
-            return [[row[0], *(_said(row[i]) for i in where)] for row in body]
+            said = lambda text: "none" if text in ("–", "-", "") else text
+            return [[row[0], *(said(row[i]) for i in where)] for row in body]
     raise ValueError(f"{path.stem} has no table with a column 'Chinese'.")
-
-
-def _all_tables(path):
-    for cell in notebooks.read(path)["cells"]:
-        if cell["cell_type"] == "markdown":
-            yield from tables(cell["source"])
 
 
 def _column(head, name, path):
@@ -78,10 +75,6 @@ def _column(head, name, path):
     if not found:
         raise ValueError(f"The glossary of {path.stem} has no column '{name}'.")
     return found[0]
-
-
-def _said(text):
-    return "none" if text in ("–", "-", "") else text
 
 
 def table(found, folder=""):

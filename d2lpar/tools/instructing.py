@@ -9,7 +9,16 @@ from rich.table import Table
 from rich.text import Text
 
 from . import notebooks
-from .console import INSTRUCTOR, Chapters, Refused, path_option, progress, ready
+from .console import (
+    INSTRUCTOR,
+    Chapters,
+    Refused,
+    needing,
+    path_option,
+    progress,
+    ready,
+    refusing,
+)
 
 commands = typer.Typer()
 
@@ -24,10 +33,8 @@ def exercises(
     """Make exercises/ from solutions/: without the answers and the hidden tests."""
     if show:
         return _list_exercises(notebooks.find(chapters or (), ("exercises",)))
-    try:
+    with needing(INSTRUCTOR):
         from . import exercises as made
-    except ModuleNotFoundError as error:
-        raise Refused(f"{error.name} is not installed. {INSTRUCTOR}") from None
     for path in notebooks.find(chapters or (), ("solutions",), notebooks.repository):
         state = "written" if made.generate(path) else "unchanged"
         print(f"exercises/{path.name}: {state}")
@@ -52,10 +59,8 @@ def assign(
     ] = 0,
 ):
     """Make an assignment: what students get, and what you grade with."""
-    try:
+    with needing(INSTRUCTOR):
         from . import assign as made
-    except ModuleNotFoundError as error:
-        raise Refused(f"{error.name} is not installed. {INSTRUCTOR}") from None
     table = Table("exercise", "what is varied", title=f"Only for you: seed {seed}")
     for path in notebooks.find(chapters, ("solutions",), notebooks.originals):
         for name, varied in made.assign(path, seed, to):
@@ -98,16 +103,12 @@ def grade(
 
 def _class_of(folder, roster, paths, assignment):
     """(the module that grades, what is to be graded, the files to write)."""
-    try:
+    with needing(INSTRUCTOR):
         from .grading import class_files, grade, gradebook, handins
-    except ModuleNotFoundError as error:
-        raise Refused(f"{error.name} is not installed. {INSTRUCTOR}") from None
-    try:
+    with refusing(ValueError, OSError):
         todo = handins.submissions(folder)
         known = gradebook.read_roster(roster) if roster else None
         return grade, todo, class_files.Files(*paths, known, assignment)
-    except (ValueError, OSError) as error:
-        raise Refused(error) from None
 
 
 def _masters(solutions):

@@ -19,10 +19,12 @@ from .console import (
     Chapters,
     Refused,
     Timeout,
+    check_folder,
+    done,
     each,
     execution_tools,
-    progress,
     ready,
+    refusing,
 )
 
 commands = typer.Typer()
@@ -63,8 +65,7 @@ def script(
 
     [path] = notebooks.find([chapter])
     to = to or Path(f"{path.stem}.py")
-    if not to.absolute().parent.is_dir():
-        raise Refused(f"There is no folder {to.parent} for {to.name}.")
+    check_folder(to)
     notebook = notebooks.read(path)
     text = scripts.script(notebook, path.stem)
     to.write_text(text, encoding="utf-8", newline="\n")
@@ -105,12 +106,10 @@ def _lay_out(to):
 
     to = to or working_copy.default()
     try:
-        laid = working_copy.lay_out(to)
-    except ValueError as error:
-        raise Refused(error) from None
+        with refusing(ValueError):
+            print(working_copy.lay_out(to), flush=True)
     except OSError as error:
         raise Refused(f"The course cannot be laid out in {to}: {error}.") from None
-    print(laid, flush=True)
     return to
 
 
@@ -144,22 +143,14 @@ def _prove(out, backend, ranks):
     ready()
     from . import prove as proving
 
-    if out is not None and not out.absolute().parent.is_dir():
-        raise Refused(f"There is no folder {out.parent} for {out.name}.")
+    check_folder(out)
     rehearse = backend if backend in (Backend.sim, Backend.gloo) else None
-    try:
+    with refusing(ValueError):
         plan = proving.plan(rehearse, ranks)
-    except ValueError as error:
-        raise Refused(error) from None
     if not plan:
         raise Refused(proving.NOTHING)
-    proofs, console = [], Console(highlight=False, soft_wrap=True)
-    with progress("paths", console) as bar:
-        task = bar.add_task("", total=len(plan))
-        for name, prove in plan:
-            bar.update(task, description=name)
-            proofs.append(prove())
-            bar.advance(task)
+    console = Console(highlight=False, soft_wrap=True)
+    proofs = list(done(plan, "paths", console))
     report = proving.report(proofs, rehearse)
     console.print(Text(report))
     if out is not None:
@@ -185,21 +176,14 @@ def bench(
     ready()
     from .bench import bench as measuring
 
-    try:
+    with refusing(ValueError):
         plan = measuring.plan(sizes, ranks, quick)
-    except ValueError as error:
-        raise Refused(error) from None
-    if json_file is not None and not json_file.absolute().parent.is_dir():
-        raise Refused(f"There is no folder {json_file.parent} for {json_file.name}.")
+    check_folder(json_file)
     results = {"machine": measuring.machine()}
     os.environ["D2LPAR_PROGRESS"] = "0"  # one bar at a time
     console = Console(highlight=False)
-    with progress("steps", console) as bar:
-        task = bar.add_task("", total=len(plan))
-        for name, measure in plan:
-            bar.update(task, description=name)
-            measuring.add(results, measure())
-            bar.advance(task)
+    for figures in done(plan, "steps", console):
+        measuring.add(results, figures)
     for table in measuring.tables(results):
         console.print(table)
     if json_file is not None:

@@ -26,16 +26,8 @@ LANGUAGE = {
     "name": "python",
     "pygments_lexer": "ipython3",
 }
-KEPT_CELL_METADATA = (
-    "alt",
-    "cellView",
-    "d2lpar",
-    "deletable",
-    "editable",
-    "jupyter",
-    "nbgrader",
-    "tags",
-)
+KEPT_CELL_METADATA = ("alt", "cellView", "d2lpar", "deletable", "editable")
+KEPT_CELL_METADATA += ("jupyter", "nbgrader", "tags")
 WIDGET = "application/vnd.jupyter.widget-view+json"
 WIDGET_TEXT = "A widget: run this cell to move its controls."
 # What a working copy has of its own: see working_copy.py.
@@ -121,12 +113,17 @@ def write(path, notebook):
     """The file holds `notebook`, at once or not at all."""
     text = json.dumps(_split(notebook), indent=1, ensure_ascii=False, sort_keys=True)
     path = Path(path)
+    mode = path.stat().st_mode if path.exists() else 0o644
+    write_bytes(path, f"{text}\n".encode(), mode & 0o777)
+
+
+def write_bytes(path, data, mode=0o644):
+    """The file holds `data`, at once or not at all."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text + "\n")
-        mode = path.stat().st_mode if path.exists() else 0o644
-        os.chmod(name, mode & 0o777)
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        os.chmod(name, mode)
         os.replace(name, path)
     except BaseException:
         os.unlink(name)

@@ -8,12 +8,10 @@ each file was when it was laid out, so that a later version can tell who changed
 import hashlib
 import itertools
 import json
-import os
-import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .notebooks import MANIFEST, NEWER, installed, originals
+from .notebooks import MANIFEST, NEWER, installed, originals, write_bytes
 
 KINDS = ("chapters/*.ipynb", "exercises/*.ipynb", "solutions/*.ipynb", "pictures/*.png")
 
@@ -93,12 +91,10 @@ def _bring(folder, name, data, known, laid):
     if mine["bytes"] == now["bytes"] or was.get("bytes") == now["bytes"]:
         return entries  # nothing is newer
     same_text = was.get("text") == now["text"]
-    if mine["bytes"] == was.get("bytes"):
-        laid.updated.append(name)
-        _write(target, data)
-    elif same_text or mine["text"] == now["text"]:
+    as_laid = mine["bytes"] == was.get("bytes")
+    if not as_laid and (same_text or mine["text"] == now["text"]):
         pass  # only outputs are newer, and the learner has outputs
-    elif mine["text"] == was.get("text"):
+    elif as_laid or mine["text"] == was.get("text"):
         laid.updated.append(name)
         _write(target, data)
     else:
@@ -156,14 +152,5 @@ def _manifest(folder):
 
 
 def _write(path, data):
-    """The file holds `data`, at once or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
+    write_bytes(path, data)

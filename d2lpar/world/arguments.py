@@ -1,5 +1,6 @@
 """The arguments of `run`, checked: what is wrong with one is said in a sentence."""
 
+import contextlib
 import inspect
 import os
 
@@ -68,10 +69,8 @@ def _swallowed(name, word):
 def world_size_of(value):
     """Return the number of ranks, also of a text; raise where it is none."""
     if isinstance(value, str):
-        try:
+        with contextlib.suppress(ValueError):
             value = int(value)
-        except ValueError:
-            pass
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"world_size must be a whole number of ranks, not {value!r}")
     if value < 1:

@@ -1,7 +1,9 @@
 """One form for every operation of `torch.distributed`, and what each one costs.
 
 All worlds turn an operation into a `Call`.  The bytes, messages and rounds of a native
-collective are counted by formula, so that they are equal in every world:
+collective are counted by formula, so that they are equal in every world.  That is a
+convention: NCCL may run several rings or trees at once, which send as many bytes, or
+reduce in the switch.  How long they take in the simulator, `sim/native.py` says.
 
     all_reduce              ring: reduce-scatter, then all-gather     2(n-1) rounds
     reduce_scatter          ring                                        n-1
@@ -15,11 +17,13 @@ Source of the ring's cost: Patarasuk and Yuan 2009.
 """
 
 import functools
+import math
 from typing import NamedTuple
 
 import torch
 
 MESSAGES = ("send", "recv")
+RINGS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce")
 
 
 class Call:
@@ -37,18 +41,9 @@ class Call:
     """
 
     def __init__(
-        self,
-        kind,
-        group,
-        ranks,
-        rank,
-        inputs=(),
-        outputs=(),
-        op="",
-        root=None,
-        peer=None,
-        tag=0,
-    ):
+        self, kind, group, ranks, rank, inputs=(), outputs=(), op="", root=None,
+        peer=None, tag=0,
+    ):  # fmt: skip
         self.kind, self.group, self.ranks, self.rank = kind, group, ranks, rank
         self.inputs, self.outputs, self.op = inputs, outputs, op
         self.root, self.peer, self.tag = root, peer, tag
@@ -57,10 +52,12 @@ class Call:
     seq = 0  # position among the collectives of the group on this rank
     id = 0  # position among all calls of this rank
     where = ("", 0)  # file and line of the caller
+    label = None  # of `d2lpar.label`
     batch = 0  # nonzero inside batch_isend_irecv
     source = None  # the sender of a message, where it is known
     waited_for = False  # has the rank begun to wait for it?
     done, finish = False, 0.0  # is it complete, and since when, in virtual time
+    start = None  # when its bytes began to move; then it is known when it will finish
     _meta = None
     _index = None
 
@@ -127,12 +124,15 @@ def entry_of(tensor):
     return tuple(tensor.shape), _DTYPES[dtype]
 
 
+def part_of(tensor):
+    """(begin, end, whole) of a contiguous piece of a tensor's memory, in elements."""
+    begin, count = tensor.storage_offset(), tensor.numel()
+    return begin, begin + count, tensor.untyped_storage().nbytes() // tensor.itemsize
+
+
 def numel(shape):
     """Number of elements of a shape."""
-    count = 1
-    for size in shape:
-        count *= size
-    return count
+    return math.prod(shape)
 
 
 def disagreement(metas):
@@ -241,8 +241,8 @@ def _all_reduce(meta, n, r, root):
         return sum((total // n + (i < total % n)) * item for total, item in sizes)
 
     whole = sum(total * item for total, item in sizes)
-    # reduce-scatter sends all but chunk r+1, all-gather all but chunk r+2
-    sent = 2 * whole - chunk((r + 1) % n) - chunk((r + 2) % n)
+    # reduce-scatter sends all but chunk r, all-gather all but chunk r+1
+    sent = 2 * whole - chunk(r) - chunk((r + 1) % n)
     rounds = 2 * (n - 1)
     sends = (((r + 1) % n, sent, rounds),)
     return Cost(sends, rounds, _ring(n), _steps(chunk(0), rounds), rounds)
@@ -294,16 +294,9 @@ def _all_to_all(meta, n, r, root):
     return Cost(sends, n - 1, edges, tuple(size for _, size, _ in sends), n - 1)
 
 
-_COSTS = {
-    "all_reduce": _all_reduce,
-    "reduce_scatter": _reduce_scatter,
-    "all_gather": _all_gather,
-    "broadcast": _broadcast,
-    "reduce": _reduce,
-    "gather": _gather,
-    "scatter": _scatter,
-    "all_to_all": _all_to_all,
-}
+_FORMULAS = (_all_reduce, _reduce_scatter, _all_gather, _broadcast, _reduce)
+_FORMULAS += (_gather, _scatter, _all_to_all)
+_COSTS = {formula.__name__[1:]: formula for formula in _FORMULAS}
 
 _REDUCE = {
     "sum": torch.add,

@@ -87,7 +87,7 @@ def _mismatch(board, key, statuses):
     if kind == "m":
         pair = rest[1], rest[2]
         ends = {pair[0]: pair[1], pair[1]: pair[0]}
-        why = "The two ends of a message must have one dtype and number of elements."
+        why = explain.ENDS_DIFFER
     else:
         pair, ends, why = _odd_one(ranks, found), {}, ""
     described = [_described(r, key, *found[r], ends.get(r)) for r in pair]

@@ -1,119 +1,58 @@
 """Clusters for the simulator: how long a message and an operation take.
 
-A cluster is data.  It answers four questions and never changes:
+A cluster is data.  It answers five questions and never changes:
 
     path(src, dst)                     how a message travels between two ranks
-    compute_seconds(rank, flops, ...)  how long an operation takes on a rank
+    compute_seconds(rank, flops, ...)  how long a GPU works on an operation
+    launch, contention, protocols      what the host, overlap and NCCL add to that
     memory(rank), host_path(rank)      what a GPU holds, and its way to the host
     node(rank)                         which machine the rank sits in
 
 The figures of the GPUs stand in `hardware.csv`, each with its source.  What is
-not on a data sheet is a round figure, named below, and a keyword of `Cluster.of`.
+not on a data sheet stands below with its source, and is a keyword of `Cluster.of`.
 """
 
 from __future__ import annotations
 
-import csv
-import functools
 import math
 import re
 from dataclasses import dataclass, field, replace
-from importlib import resources
-from itertools import combinations
 from typing import TYPE_CHECKING, ClassVar, Self
+
+from ..show.topology import plot_cluster
+from .hardware import DEFAULT_SHARE, DOUBLE_SHARE, MATMUL_SHARE, Gpu, find_gpu
+from .hardware import gpus as gpus
 
 if TYPE_CHECKING:
     import torch
+    from matplotlib.figure import Figure
 
-# Seconds per message, software included.  NVLink: eight A100 need 44 us for the
-# 14 messages of a small ring all-reduce, so about 3 us each.  The other two are
-# round: through the host costs a little more, through a network card more again.
-NVLINK_LATENCY = 3e-6
-PCIE_LATENCY = 5e-6
-NETWORK_LATENCY = 10e-6
-LAUNCH = 5e-6  # seconds to start one kernel, round
-PCIE_RATE = {"PCIe3 x16": 15.75e9, "PCIe4 x16": 31e9, "PCIe5 x16": 63e9}  # one way
-# Best measured bf16 matrix product over the dense peak (stas00/ml-engineering).
-# The others have no such figure: 0.8 is a guess in the same range.
-MATMUL_SHARE = {"A100": 0.87, "H100": 0.80, "H200": 0.80, "B200": 0.78}
-DEFAULT_SHARE = 0.80
-# float64 over float32 rate, where it is not a half (CUDA C++ programming guide,
-# throughput of arithmetic instructions).
-DOUBLE_SHARE = {"K80": 1 / 3, "T4": 1 / 32, "2070": 1 / 32}
-DOUBLE_SHARE |= {"L4": 1 / 64, "4090": 1 / 64}
+    from .runs import Run
+
+# Seconds per message, software included.  Eight A100 need 84 us besides the bytes
+# for the 14 messages of a ring all-reduce of 4 MiB and more, 6 us each (fitted to the
+# sweep of stas00/ml-engineering, network/README.md).  The others stand to that as in
+# the table of NCCL, src/graph/tuning.cc: 3.4 us, 5.7 us and 14 us per hop.
+NVLINK_LATENCY = 6e-6
+PCIE_LATENCY = 10e-6
+NETWORK_LATENCY = 20e-6
+# The part of a link's rate that a large all-reduce reaches.
+# NVLink: 235 of 300 GB/s, 8 A100; NCCL caps its own estimate there (tuning.cc).
+# PCIe: 20 of 31 GB/s between A100s (github.com/NVIDIA/nccl-tests/issues/178); NCCL
+# expects 12 of 15.75, less a sixth through Intel's CPUs: 0.63 (src/graph/topo.h).
+# Network: 96 of 100 GB/s, 3 nodes with 4 x 200 Gbit/s (nccl-tests/issues/119).
+# Host: 55.4 of 63 GB/s over PCIe 5, from memory; the README of NVIDIA/nvbandwidth has
+# 12.36 of 15.75 GB/s over PCIe 3.
+NVLINK_SHARE, PCIE_SHARE, NETWORK_SHARE, HOST_SHARE = 0.783, 0.65, 0.96, 0.88
+LAUNCH = 5e-6  # seconds in which the host starts one kernel, round
+# How much longer a GPU computes while it communicates: mean of A100, H100, MI210 and
+# MI250 (Lee et al. 2025, arXiv 2507.03114, abstract: 18.9 %, at most 40 %).
+CONTENTION = 0.19
+# NCCL sends small messages by another protocol (LL): half the latency and a quarter
+# of the rate.  tuning.cc says the quarter; the half fits small messages of the sweep.
+PROTOCOLS = ((1.0, 1.0), (0.5, 4.0))  # (times the latency, times the seconds per byte)
+SLOTS = 4  # of a CPU socket; GPUs 0-3 and 4-7 have one each (nccl-tests/issues/178)
 HOST_BYTES_PER_GPU = 128e9  # a server with eight A100 has about 1 TB
-OPTIONAL_WORDS = {"SXM", "SXM2", "RTX", "SUPER", "40GB", "80GB", "(one", "GK210)"}
-
-
-@dataclass(frozen=True)
-class Gpu:
-    """One row of hardware.csv in bytes, bytes per second and FLOP per second."""
-
-    name: str
-    memory: float
-    memory_rate: float
-    fp32: float
-    half: float | None  # dense 16-bit peak; None without tensor cores
-    peer_rate: float | None  # to another GPU of the node by NVLink, one way
-    host_rate: float  # to the host by PCIe, one way
-
-    @property
-    def short(self):
-        """The name as one writes it: `A100`, `A100-40GB`, `RTX4090`."""
-        silent = OPTIONAL_WORDS - {"40GB", "RTX", "SUPER"}
-        words = [word for word in self.name.split() if word not in silent]
-        return "-".join(words).replace("RTX-", "RTX")
-
-    def figure(self, table, default):
-        """The entry of a table by the model's number, or the default."""
-        return next((v for k, v in table.items() if k in self.name.split()), default)
-
-
-@functools.cache
-def gpus():
-    """All known GPUs, as in hardware.csv."""
-    text = resources.files(__package__).joinpath("hardware.csv").read_text("utf-8")
-    return tuple(_gpu(row) for row in csv.DictReader(text.splitlines()))
-
-
-def _gpu(row):
-    half = row["bf16_or_fp16_dense_TFLOPs"]
-    peer = row["gpu_to_gpu_GBps_one_way"]
-    return Gpu(
-        name=row["gpu"],
-        memory=float(row["memory_GB"]) * 1e9,
-        memory_rate=float(row["memory_GBps"]) * 1e9,
-        fp32=float(row["fp32_TFLOPs"]) * 1e12,
-        half=float(half) * 1e12 if half else None,
-        peer_rate=float(peer) * 1e9 if peer else None,
-        host_rate=PCIE_RATE[row["host_link"]],
-    )
-
-
-def find_gpu(name):
-    """The GPU of that name, whatever its case, spaces and hyphens.
-
-    `A100` is the SXM card with 80 GB, `H100` the SXM card: of several the largest.
-    """
-    wanted = _plain(re.sub(r"(?i)nvidia|tesla|geforce", "", name))
-    found = [gpu for gpu in gpus() if wanted in _spellings(gpu.name)]
-    if not found:
-        known = ", ".join(gpu.short for gpu in gpus())
-        raise ValueError(f"There is no GPU '{name}': the known ones are {known}.")
-    return max(found, key=lambda gpu: gpu.memory)
-
-
-def _plain(name):
-    name = re.sub(r"sxm\d(?!\d*gb)", "sxm", name.lower())  # SXM2, SXM4: one thing
-    return re.sub(r"[^a-z0-9]", "", name)
-
-
-def _spellings(name):
-    """All ways to write a name: its words, with or without the optional ones."""
-    words = name.split()
-    some = [w for w in words if w in OPTIONAL_WORDS]
-    drops = (set(d) for k in range(len(some) + 1) for d in combinations(some, k))
-    return {_plain("".join(w for w in words if w not in drop)) for drop in drops}
 
 
 @dataclass(frozen=True, repr=False)
@@ -129,15 +68,19 @@ class Cluster:
     name: str
     n: int | None = None
     latency: float = 1e-5  # seconds per message inside a node
-    rate: float = 1e10  # bytes per second inside a node
+    rate: float = 1e10  # bytes per second between two ranks of a node
+    links_rate: float | None = None  # all links of a GPU together; None: `rate`
+    host_rate: float = 1e10  # bytes per second between a GPU and the host
     per_node: int | None = None  # ranks in a node; None: all ranks in one
-    shared_host: bool = False  # the GPUs of a node share one way through the host
+    pcie: bool = False  # the GPUs of a node have no other way to each other
     network_latency: float = NETWORK_LATENCY
     network_rate: float = math.inf
     cards: int = 1  # network cards in a node
     gpu: Gpu | None = None  # None: computing takes no time
     share: float = DEFAULT_SHARE
     launch: float = LAUNCH
+    contention: float = 0.0
+    protocols: tuple = ((1.0, 1.0),)  # of native collectives, see PROTOCOLS
     host_memory: float | None = None  # bytes per node; None: as much as one likes
     slowed: tuple = ()  # (rank, factor), one per slow rank
     _paths: dict = field(default_factory=dict, init=False, compare=False)
@@ -164,29 +107,49 @@ class Cluster:
         latency: float | None = None,
         network_latency: float | None = None,
         cards: int | None = None,
+        link_share: float | None = None,
+        network_share: float | None = None,
+        host_share: float | None = None,
         share: float | None = None,
         launch: float | None = None,
+        contention: float | None = None,
         host_memory: float | None = None,
     ) -> Self:
         """The cluster `"8xH100"`, or `"4x8xA100"`: four nodes of eight GPUs.
 
-        Between nodes there is a network of so many bits per second (`"100Gb"`),
-        by one card per node, which all ranks of the node share.  Inside a node
-        NVLink joins each pair of GPUs; GPUs without it share the PCIe root.
-        `latency` is inside a node; `share` is the part of the 16-bit peak that a
-        matrix product reaches; None stands for the round figures of this module.
+        A keyword that is None stands for the figure after it; the sources of all
+        figures are at the top of this module and in `hardware.csv`.
+
+        network          bits per second of one network card, one way: "100Gb"
+        cards            network cards of a node; rank r uses card r % cards: 1
+        latency          seconds per message in a node: 6 us by NVLink, 10 us by PCIe
+        network_latency  seconds per message between nodes: 20 us
+        link_share       part of the rate of NVLink or PCIe that is reached: 0.783, 0.65
+        network_share    the same of the network: 0.96
+        host_share       the same of copies between host and GPU: 0.88
+        share            part of the 16-bit peak that a product reaches: 0.78 to 0.87
+        launch           seconds in which the host starts an operation: 5 us.  It runs
+                         ahead of its GPU, so launches show where a GPU finds no work
+        contention       by how much an operation takes longer for the time in which
+                         its GPU also communicates: 0.19
+        host_memory      bytes of each node: 128 GB per GPU
+
+        NVLink joins all GPUs of a node.  GPUs without it have PCIe lanes of their
+        own: four slots hang on one CPU socket, and what goes from one socket to the
+        other shares a link per direction.  The two GPUs of a K80 share a slot.
         Raises ValueError on what it does not know.
         """
         nodes, per_node, gpu = _parse(spec)
         given = {"latency": latency, "network_latency": network_latency}
         given |= {"launch": launch, "host_memory": host_memory}
-        given |= {"cards": cards, "share": share}
-        given = {name: value for name, value in given.items() if value is not None}
-        _check(**given)
-        rate = min(_network(network), gpu.host_rate)  # the card hangs on the PCIe
-        usual = _usual(nodes, per_node, gpu)
+        given |= {"contention": contention, "cards": cards, "share": share}
+        shares = {"link_share": link_share, "network_share": network_share}
+        shares |= {"host_share": host_share}
+        given, shares = _without_none(given), _without_none(shares)
+        _check(shares, **given)
+        usual = _usual(nodes, per_node, gpu, _network(network), **shares)
         name = f"{usual.name}, {network}" if nodes > 1 else usual.name
-        return replace(usual, name=name, network_rate=rate, **given)
+        return replace(usual, name=name, **given)
 
     def slow(self, rank: int, factor: float) -> Self:
         """A copy in which this rank computes `factor` times as long; links stay.
@@ -214,8 +177,9 @@ class Cluster:
         """(latency, bytes per second, names of shared links) from rank to rank.
 
         The ports of the two ranks are not listed.  A shared link serves one
-        transfer at a time: `node0.host` is the PCIe root of a node, `node0.out`
-        and `node0.in` are the two directions of its network card.
+        transfer at a time: `node0.out` and `node0.in` are the two directions of a
+        node's network card, `node0.socket0.out` those of the link between its two
+        sockets, `node0.slot0.out` those of the PCIe slot of a board with two GPUs.
         """
         if self.n is not None and not (0 <= src < self.n and 0 <= dst < self.n):
             self._check_rank(src)
@@ -224,20 +188,39 @@ class Cluster:
             return 0.0, math.inf, ()
         if self.per_node is None:
             return self.latency, self.rate, ()
-        a, b = src // self.per_node, dst // self.per_node
-        key = a, b, src % self.cards, dst % self.cards
-        if key not in self._paths:
-            self._paths[key] = self._path(*key)
-        return self._paths[key]
+        if (src, dst) not in self._paths:
+            self._paths[src, dst] = self._path(src, dst)
+        return self._paths[src, dst]
 
-    def _path(self, a, b, card_a, card_b):
+    def _path(self, src, dst):
+        a, b = self.node(src), self.node(dst)
         if a == b:
-            shared = (f"node{a}.host",) if self.shared_host else ()
-            return self.latency, self.rate, shared
-        many = self.cards > 1
-        out = f"node{a}.out{card_a if many else ''}"
-        into = f"node{b}.in{card_b if many else ''}"
-        return self.network_latency, self.network_rate, (out, into)
+            return self.latency, self.rate, self._inside(a, src, dst)
+        out, into = self.card(src), self.card(dst)
+        shared = f"node{a}.out{out}", f"node{b}.in{into}"
+        return self.network_latency, self.network_rate, shared
+
+    def _inside(self, node, src, dst):
+        """Names of the shared links between two GPUs of a node."""
+        if not self.pcie:
+            return ()
+        slots = [rank % self.per_node // self.gpu.per_slot for rank in (src, dst)]
+        if slots[0] == slots[1]:
+            return ()  # the switch on the board joins them
+        shared = []
+        if self.gpu.per_slot > 1:
+            shared += [
+                f"node{node}.slot{slots[0]}.out",
+                f"node{node}.slot{slots[1]}.in",
+            ]
+        a, b = (slot // SLOTS for slot in slots)
+        if a != b:
+            shared += [f"node{node}.socket{a}.out", f"node{node}.socket{b}.in"]
+        return tuple(shared)
+
+    def card(self, rank: int) -> int | str:
+        """The number of the rank's network card; an empty text if there is one."""
+        return rank % self.cards if self.cards > 1 else ""
 
     @property
     def free_compute(self) -> bool:
@@ -248,7 +231,7 @@ class Cluster:
         """FLOP per second of this type (a torch dtype or its name), at best.
 
         16-bit (and smaller) floats run at the reachable share of the tensor-core
-        peak, float64 at the card's share of the float32 rate, all else at that rate.
+        peak, float64 at the GPU's share of the float32 rate, all else at that rate.
         """
         if self.gpu is None:
             return math.inf
@@ -261,26 +244,39 @@ class Cluster:
         return self.gpu.fp32
 
     def compute_seconds(self, rank, flops, bytes, dtype=None):
-        """Seconds of one operation: the longer of computing and moving, + launch."""
+        """Seconds in which a GPU does one operation: the longer of two, a roofline.
+
+        The time to compute and the time to move the bytes; `launch` comes on top
+        where the GPU has nothing else to do.
+        """
         if self.gpu is None:
             return 0.0
         busy = max(flops / self.peak(dtype), bytes / self.gpu.memory_rate)
-        return (busy + self.launch) * self.slow_factor(rank)
+        return busy * self.slow_factor(rank)
+
+    def launch_seconds(self, rank):
+        """Seconds in which the host of this rank starts one operation."""
+        return 0.0 if self.gpu is None else self.launch * self.slow_factor(rank)
 
     def memory(self, rank: int) -> float | None:
         """Bytes of memory of this rank's GPU; None without a GPU: no limit."""
         return None if self.gpu is None else self.gpu.memory
 
     def host_path(self, rank):
-        """(latency, bytes per second, names of shared links) between GPU and host.
+        """(latency, bytes per second, names of shared links) from a GPU to its host.
 
-        With NVLink each GPU has a PCIe link of its own; the others share the root.
+        Each PCIe slot has lanes of its own; the two GPUs of a K80 share theirs.
         """
         self._check_rank(rank)
         if self.gpu is None:
             return self.latency, self.rate, ()
-        shared = (f"node{self.node(rank)}.host",) if self.shared_host else ()
-        return PCIE_LATENCY, self.gpu.host_rate, shared
+        slot = rank % self.per_node // self.gpu.per_slot
+        shared = (f"node{self.node(rank)}.slot{slot}.out",)
+        return PCIE_LATENCY, self.host_rate, shared if self.gpu.per_slot > 1 else ()
+
+    def plot(self, run: Run | None = None) -> Figure:
+        """Draw GPUs, links, network cards and nodes; with a `run`, its traffic too."""
+        return plot_cluster(self, run)
 
     def check_world_size(self, n):
         """Nothing, or ValueError where a run wants more ranks than there are."""
@@ -311,18 +307,29 @@ class Cluster:
 Cluster.plain = Cluster("plain")
 
 
-def _usual(nodes, per_node, gpu):
-    """The cluster as the data sheet and the round figures have it."""
+def _usual(
+    nodes, per_node, gpu, network, link_share=None, network_share=NETWORK_SHARE,
+    host_share=HOST_SHARE,
+):  # fmt: skip
+    """The cluster as data sheets have it, at the shares that are reached."""
     name = f"{per_node}x{gpu.short}"
+    pcie = gpu.peer_rate is None
+    if link_share is None:
+        link_share = PCIE_SHARE if pcie else NVLINK_SHARE
     return Cluster(
         name=f"{nodes}x{name}" if nodes > 1 else name,
         n=nodes * per_node,
-        latency=NVLINK_LATENCY if gpu.peer_rate else PCIE_LATENCY,
-        rate=gpu.peer_rate or gpu.host_rate,
+        latency=PCIE_LATENCY if pcie else NVLINK_LATENCY,
+        rate=(gpu.pair_rate or gpu.host_rate) * link_share,
+        links_rate=(gpu.peer_rate or gpu.host_rate) * link_share,
+        host_rate=gpu.host_rate * host_share,
         per_node=per_node,
-        shared_host=gpu.peer_rate is None,
+        pcie=pcie,
+        network_rate=min(network * network_share, gpu.host_rate * host_share),
         gpu=gpu,
         share=gpu.figure(MATMUL_SHARE, DEFAULT_SHARE),
+        contention=CONTENTION,
+        protocols=PROTOCOLS,
         host_memory=per_node * HOST_BYTES_PER_GPU,
     )
 
@@ -361,11 +368,17 @@ def _count(n, what):
         raise ValueError(f"The number of {what} is a whole number above 0, not {n}.")
 
 
-def _check(cards=1, share=1, **values):
+def _without_none(given):
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _check(shares, cards=1, share=1, **values):
     _count(cards, "network cards in a node")
-    _positive(share=share, **values)
-    if not 0 < share <= 1:
-        raise ValueError(f"share must be above 0 and at most 1, not {share}.")
+    shares = {"share": share, **shares}
+    _positive(**shares, **values)
+    for name, part in shares.items():
+        if not 0 < part <= 1:
+            raise ValueError(f"{name} must be above 0 and at most 1, not {part}.")
 
 
 def _positive(**values):

@@ -27,6 +27,11 @@ _STDLIB = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platst
 _USER, _LIBRARY, _TORCHS, _START = range(4)
 _origins = {}  # name of a file -> one of these; code objects are slow to hash
 
+UNBATCHED = (
+    "Ranks {low} and {high} send to each other without a batch: NCCL may run the two "
+    "one after the other and hang; use batch_isend_irecv."
+)
+
 
 def _origin(name):
     if name.startswith(_OURS + "world" + os.sep):
@@ -108,35 +113,15 @@ class Status:
 
 def waiting(call):
     """The `Waiting` that describes a Call."""
-    return Waiting(
-        str(call),
-        call.where,
-        call.kind,
-        call.group,
-        call.ranks,
-        call.peer,
-        call.seq,
-        call.tag,
-        str(call.meta),
-    )
-
-
-class _Batch:
-    def __init__(self, engine):
-        self.engine = engine
-
-    def __enter__(self):
-        engine = self.engine
-        engine._batches = engine._batch = engine._batches + 1
-
-    def __exit__(self, *error):
-        self.engine._batch = 0
+    asked = call.kind, call.group, call.ranks, call.peer, call.seq, call.tag
+    return Waiting(str(call), call.where, *asked, str(call.meta))
 
 
 class Engine:
     """The record of one rank; each world adds `begin(call) -> Work` and `now()`."""
 
     cluster = None  # the one that the rank is simulated on
+    label = None  # of `d2lpar.label`: a name for what is on the timeline from now on
 
     def __init__(self, rank, world_size):
         self.rank, self.world_size = rank, world_size
@@ -148,6 +133,10 @@ class Engine:
     def groups_on_host(self, wanted):
         """Inside, groups are made whose messages go through the host; NCCL only."""
         return contextlib.nullcontext()
+
+    def relabel(self, label):
+        """What follows on the timeline has this label; None: no label."""
+        self.label = label
 
     def caught_up(self):
         """The time when all that this rank has begun to compute is computed."""
@@ -161,7 +150,7 @@ class Engine:
     def enter(self, call):
         """The call is on record, and open."""
         self._calls = call.id = self._calls + 1
-        call.batch, call.where = self._batch, where_called()
+        call.batch, call.where, call.label = self._batch, where_called(), self.label
         if call.kind in MESSAGES:
             if self.open and not call.batch:
                 self._warn_of_opposites(call)
@@ -193,11 +182,11 @@ class Engine:
 
     def record(
         self, stream, name, start, stop, bytes=0, flops=0, peer=None, id=None,
-        where=None,
+        where=None, label=None, part=None,
     ):  # fmt: skip
         """Add an event to this rank's timeline: the fields of an `Event`."""
-        event = (self.rank, stream, name, start, stop, bytes, flops, peer, id, where)
-        self.events.append(event)
+        event = (self.rank, stream, name, start, stop, bytes, flops, peer, id)
+        self.events.append((*event, where, label, part))
 
     def _warn_of_opposites(self, call):
         if call.peer is None:
@@ -210,12 +199,7 @@ class Engine:
                 and not other.batch
             ):
                 low, high = sorted((self.rank, call.peer))
-                sentence = (
-                    f"Ranks {low} and {high} send to each other without a batch: NCCL "
-                    "may run the two one after the other and hang; use "
-                    "batch_isend_irecv."
-                )
-                self.warn(sentence)
+                self.warn(UNBATCHED.format(low=low, high=high))
                 return
 
     def warn(self, sentence):
@@ -223,9 +207,14 @@ class Engine:
         if sentence not in self.warnings:
             self.warnings.append(sentence)
 
+    @contextlib.contextmanager
     def batch(self):
         """A context: messages posted inside belong together."""
-        return _Batch(self)
+        self._batches = self._batch = self._batches + 1
+        try:
+            yield
+        finally:
+            self._batch = 0
 
     def group_made(self, group, store):
         """A process group of this rank exists."""

@@ -12,14 +12,7 @@ from ..show.texts import short
 from .calls import MESSAGES
 from .threads import innermost_user
 
-_STATES = {
-    "running": "running",
-    "ready": "waits for its turn",
-    "returned": "returned",
-    "stopped": "stopped",
-    "failed": "failed",
-    "died": "died",
-}
+ENDS_DIFFER = "The two ends of a message must have one dtype and number of elements."
 
 
 def line_of(status):
@@ -28,11 +21,12 @@ def line_of(status):
     if call is not None:
         text, where = call.text, call.where
     elif status.state in ("returned", "stopped"):
-        text, where = _STATES[status.state], ("", 0)
+        text, where = status.state, ("", 0)
     elif status.polls is not None:
         text, where = f"polls {status.polls.text}", status.where
     else:
-        text, where = _STATES.get(status.state, status.state), status.where
+        ready = status.state == "ready"
+        text, where = "waits for its turn" if ready else status.state, status.where
     if status.note:
         text = f"{text} ({status.note})" if text else status.note
     text = f"rank {status.rank}: {text}"
@@ -62,10 +56,8 @@ def table(statuses):
 
 
 def _names(ranks):
-    ranks = [str(rank) for rank in ranks]
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    return f"ranks {', '.join(ranks[:-1])} and {ranks[-1]}"
+    *others, last = map(str, ranks)
+    return f"ranks {', '.join(others)} and {last}" if others else f"rank {last}"
 
 
 def waits_for(status, statuses):
@@ -134,9 +126,10 @@ def deadlock(statuses):
     if loop:
         chain = " -> ".join(f"rank {rank}" for rank in loop + loop[:1])
         head = f"deadlock: {_names(loop)} wait for each other ({chain})."
-        return _error(
-            DeadlockError, head + " " + _advice(loop, statuses), loop[0], statuses
-        )
+        head = f"{head} {_advice(loop, statuses)}"
+        error = _error(DeadlockError, head, loop[0], statuses)
+        error.cycle = loop
+        return error
     for status in statuses:
         for rank in waits_for(status, statuses):
             other = statuses[rank]
@@ -147,12 +140,11 @@ def deadlock(statuses):
                 )
                 return _error(DeadlockError, head, rank, statuses)
     blocked = [status.rank for status in statuses if status.call]
-    culprit = blocked[0] if blocked else None
     if not blocked:
         return _error(RankError, "deadlock: no rank goes on.", None, statuses)
     verb = "waits" if len(blocked) == 1 else "wait"
     head = f"deadlock: {_names(blocked)} {verb} for messages that nobody sends."
-    return _error(DeadlockError, head, culprit, statuses)
+    return _error(DeadlockError, head, blocked[0], statuses)
 
 
 def stuck(statuses, without):

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ..show.timeline import Timeline
-from . import ship, torch_private, versions
+from . import explain, ship, torch_private, versions
 from .arguments import (
     TIMEOUT,
     USUAL,
@@ -22,6 +22,7 @@ from .arguments import (
     world_size_of,
 )
 from .cluster import Cluster
+from .labels import label
 from .ledger import Ledger
 from .progress import Progress, in_notebook
 from .runs import Run
@@ -47,9 +48,7 @@ def defaults(
         "cluster": None if cluster is None else cluster_of(cluster),
         "device": None if device is None else device_of(device),
     }
-    _defaults.update(
-        {name: value for name, value in given.items() if value is not None}
-    )
+    _defaults.update({name: x for name, x in given.items() if x is not None})
     if backend in ("gloo", "auto") or (in_notebook() and world_size not in (None, 1)):
         from .real import processes
 
@@ -107,7 +106,8 @@ def run(
 def device() -> torch.device:
     """The device of this rank, or outside of a run the one that `run` would give."""
     engine = torch_private.current_engine()
-    return torch.get_default_device() if engine else torch.device(_resolve_device())
+    usual = _defaults["device"] or "cpu"
+    return torch.get_default_device() if engine else torch.device(usual)
 
 
 def now() -> float:
@@ -125,15 +125,19 @@ def simulated_cluster() -> Cluster | None:
     return engine.cluster if engine else None
 
 
-def sleep(seconds: float) -> None:
-    """This rank has been busy for `seconds`: virtual in "sim", else real."""
+def sleep(seconds: float, name: str | None = None) -> None:
+    """Keep this rank busy for `seconds`: virtual in "sim", else real.
+
+    On the timeline it has this name, such as "F0"; see `d2lpar.label`.
+    """
     if not seconds >= 0:
         raise ValueError(f"sleep needs a number of seconds >= 0, not {seconds!r}")
     engine = torch_private.current_engine()
     if engine is None:
         time.sleep(seconds)
     else:
-        engine.sleep(seconds)
+        with label(name or engine.label):
+            engine.sleep(seconds)
 
 
 class _World:
@@ -192,25 +196,16 @@ class _World:
         if self.backend == "sim":
             from .sim.simulator import Simulator
 
-            sim = Simulator(
-                self.world_size, self.cluster, seed, timeout, buffered, self.device
-            )
-            return sim.run(payload, progress)
+            about = self.cluster, seed, timeout, buffered, self.device
+            return Simulator(self.world_size, *about).run(payload, progress)
         if self.torchrun:
             from .real import torchrun
 
             return torchrun.launch_inside(payload, self, timeout, seed)
         from .real import processes
 
-        return processes.launch(
-            payload,
-            self.world_size,
-            self.backend,
-            self.device,
-            timeout,
-            seed,
-            progress=progress,
-        )
+        ranks = self.world_size, self.backend, self.device
+        return processes.launch(payload, *ranks, timeout, seed, progress)
 
     def show(self, result, outcome):
         """What the ranks have printed is printed; under torchrun, once."""
@@ -234,7 +229,7 @@ def _finished(outcome, world):
         outcome.failure = _silent_mismatch(outcome)  # "sim" has seen to it
     world.show(result, outcome)
     if outcome.failure is None and outcome.left_over:
-        result.warnings += _lone_ends(result.ledger)
+        result.warnings += explain.unmatched(result.ledger.unmatched())
     if outcome.failure is not None:
         outcome.failure.run = result
         raise outcome.failure
@@ -251,8 +246,6 @@ def _results(reports):
                 value = report.result and ship.unpack(report.result.data)
         except (Exception, SystemExit) as error:
             if failure is None:
-                from . import explain
-
                 failure = explain.lost_result(reports, report, error)
         results.append(value)
     return results, failure
@@ -281,14 +274,8 @@ def _as_run(outcome, world, results):
         traffic=ledger.traffic(),
         peak_memory=None if None in memory else memory,
         cluster=world.cluster if sim else None,
+        aside=[report.aside for report in reports],
     )
-
-
-def _lone_ends(ledger):
-    """Sentences about messages that have no other end."""
-    from . import explain
-
-    return explain.unmatched(ledger.unmatched())
 
 
 def _whole_lines(text):
@@ -312,15 +299,7 @@ def _shown(text, failed):
 def _silent_mismatch(outcome):
     """The error for ends of a message that do not fit but passed, or None."""
     statuses = Ledger([report.entries for report in outcome.reports]).mismatch()
-    if statuses is None:
-        return None
-    from . import explain
-
-    return explain.mismatch(*statuses)
-
-
-def _resolve_device():
-    return _defaults["device"] or "cpu"
+    return statuses and explain.mismatch(*statuses)
 
 
 def _not_inside_a_rank():

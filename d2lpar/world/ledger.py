@@ -64,6 +64,11 @@ class Ledger:
         """
         return _Replay(self.entries).rounds
 
+    def has_native(self):
+        """Are there native collectives that send anything?"""
+        joins = (e for mine in self.entries for e in mine if e[0] == "join")
+        return any(rounds for *_, rounds, _ in joins)
+
     def unwaited(self):
         """Sends and receives that were started and that nobody waited for."""
         ends = 0
@@ -84,13 +89,11 @@ class Ledger:
         sends, receives = ends["send"], ends["recv"]
         _take_from_any(sends, receives)
         return [
-            (key[2], "send", key[3], where)
-            for key, all_sent in sends.items()
-            for where in all_sent[len(receives.get(key, ())) :]
+            (source, "send", target, where)
+            for (*_, source, target), where in _surplus(sends, receives)
         ] + [
-            (key[3], "recv", key[2], where)
-            for key, all_received in receives.items()
-            for where in all_received[len(sends.get(key, ())) :]
+            (target, "recv", source, where)
+            for (*_, source, target), where in _surplus(receives, sends)
         ]
 
     def mismatch(self):
@@ -113,11 +116,11 @@ class Ledger:
                 if queue:
                     sent, sent_where = queue.popleft()
                     if (numel(sent[0]), sent[1]) != (numel(wanted[0]), wanted[1]):
+                        asked = Meta("send", "", None, (sent,), ())
+                        given = Meta("recv", "", None, (wanted,), ())
                         return (
-                            _status(
-                                peer, "send", sent, sent_where, f"send(dst={rank})"
-                            ),
-                            _status(rank, "recv", wanted, where, f"recv(src={peer})"),
+                            _status(peer, asked, sent_where, f"send(dst={rank})"),
+                            _status(rank, given, where, f"recv(src={peer})"),
                         )
         return None
 
@@ -131,27 +134,19 @@ class Ledger:
         for (_, ranks, _), members in joined.items():
             pair = disagreement({i: meta for i, (meta, _) in members.items()})
             if pair:
-                return tuple(
-                    Status(
-                        ranks[i],
-                        "running",
-                        Waiting(
-                            members[i][0].kind,
-                            members[i][1],
-                            members[i][0].kind,
-                            "",
-                            ranks,
-                            meta=str(members[i][0]),
-                        ),
-                    )
-                    for i in pair
-                )
+                return tuple(_status(ranks[i], *members[i], "", ranks) for i in pair)
         return None
 
 
-def _status(rank, kind, entry, where, text):
-    meta = str(Meta(kind, "", None, (entry,), ()))
-    return Status(rank, "running", Waiting(text, where, kind, "", (), meta=meta))
+def _status(rank, meta, where, text, ranks=()):
+    call = Waiting(text or meta.kind, where, meta.kind, "", ranks, meta=str(meta))
+    return Status(rank, "running", call)
+
+
+def _surplus(some, others):
+    """(key, where) of what goes beyond the others of that key."""
+    for key, places in some.items():
+        yield from ((key, where) for where in places[len(others.get(key, ())) :])
 
 
 def _with_sources(entries):

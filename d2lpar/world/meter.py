@@ -7,12 +7,7 @@ import weakref
 import torch
 from torch.utils.flop_counter import flop_registry
 
-from .torch_private import (
-    FakeTensor,
-    TorchDispatchMode,
-    load_compiler,
-    never_compiled,
-)
+from .torch_private import FakeTensor, TorchDispatchMode, load_compiler, never_compiled
 
 _LAYOUT_ONLY = ("empty", "new_empty", "detach", "alias")
 _kinds = {}  # id of an operation -> (what `_kind` says of it, the operation)
@@ -35,6 +30,7 @@ class Meter(TorchDispatchMode):
         self.bytes = self.peak = 0
         self.others = self.others_peak = 0  # bytes outside of tensors
         self.traces = tracemalloc.is_tracing()
+        self.aside = 0  # operations in threads that the rank has started
 
     before_shapes = True  # no operation on shapes alone was seen in this process
 
@@ -78,11 +74,8 @@ class Meter(TorchDispatchMode):
     @contextlib.contextmanager
     def beside(self):
         """Another thread of this rank is watched, too, while the rank runs or waits."""
-        super().__enter__()
-        try:
+        with _Aside(self):
             yield
-        finally:
-            super().__exit__(None, None, None)
 
     def resume(self):
         """This rank runs now."""
@@ -136,7 +129,7 @@ class Meter(TorchDispatchMode):
         tensors = list(_tensors((*args, *given, out)))
         if not tensors:
             return
-        moved = sum(t.numel() * t.element_size() for t in tensors)
+        moved = sum(t.nbytes for t in tensors)
         counter = flop_registry.get(func._overloadpacket)
         if counter is not None:
             flops = int(counter(*args, **kwargs, out_val=out))
@@ -144,6 +137,21 @@ class Meter(TorchDispatchMode):
             flops = sum(t.numel() for t in _tensors((out,)))
         name = func._schema.name.split("::")[1].rstrip("_")
         self.charge(name, flops, moved, tensors[0].dtype)
+
+
+class _Aside(TorchDispatchMode):
+    """What a thread beside the rank's own computes is the meter's, too."""
+
+    _should_skip_dynamo = Meter._should_skip_dynamo
+
+    def __init__(self, meter):
+        super().__init__()
+        self.meter = meter
+
+    @never_compiled
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.meter.aside += 1
+        return self.meter.__torch_dispatch__(func, types, args, kwargs)
 
 
 def _without_values(value):

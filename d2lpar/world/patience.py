@@ -4,9 +4,7 @@ import time
 
 TALK = 10  # so many timeouts a rank may only print
 NAPS = 1_000_000  # so often ranks may sleep between two calls
-IMPORT = (
-    120.0  # seconds that ranks may import beyond the timeout, as torch does at times
-)
+IMPORT = 120.0  # seconds that ranks may import beyond the timeout, as torch does
 
 
 class Patience:

@@ -8,30 +8,62 @@ import torch
 class Device:
     """A played GPU with a clock of its own: launches return before the work is done.
 
-    `clock()` in seconds, `launch(job)`, `synchronize()`.
+    `clock()` in seconds, `launch(job)`, `synchronize()`.  What it plays is to be
+    measured: a device holds a handle only, and cannot be copied.  `record()` tells
+    what it was asked for.
     """
 
+    __slots__ = ("_do",)
+
     def __init__(self, ask, job, busy, factors):
-        self._ask, self._job, self._factors = ask, job, factors
-        self._now, self._free = 0.0, busy  # it still works on something older
-        self.launches = 0
+        orders = _orders(ask, job, busy, tuple(factors))
+        next(orders)
+        self._do = orders.send
 
     def clock(self):
         """What time it is for the program."""
-        return self._now
+        return self._do("clock")
 
     def launch(self, job):
         """Put the job into the queue; returns when it is in there."""
         if job != "job":
             raise ValueError(f"There is one job, called 'job', not {job!r}.")
-        self._now += self._ask
-        factor = self._factors[self.launches % len(self._factors)]
-        self.launches += 1
-        self._free = max(self._now, self._free) + factor * self._job
+        self._do("launch")
 
     def synchronize(self):
         """Wait until all launched jobs are done."""
-        self._now = max(self._now, self._free)
+        self._do("synchronize")
+
+    def record(self):
+        """(number of launches, the clock's readings so far).
+
+        A reading is (launches before it, seconds); equal ones in a row count once.
+        """
+        return self._do("record")
+
+    def __reduce_ex__(self, protocol):
+        raise TypeError("A played device is one of a kind: measure it, do not copy it.")
+
+
+def _orders(ask, job, busy, factors):
+    """What a played device knows and does: a generator takes orders and answers."""
+    now, free, launches, readings = 0.0, busy, 0, []  # it is busy with older work
+    answer = None
+    while True:
+        order = yield answer
+        answer = None
+        if order == "clock":
+            answer = now
+            if readings[-1:] != [(launches, now)]:
+                readings.append((launches, now))
+        elif order == "launch":
+            now += ask
+            free = max(now, free) + factors[launches % len(factors)] * job
+            launches += 1
+        elif order == "synchronize":
+            now = max(now, free)
+        elif order == "record":
+            answer = launches, list(readings)
 
 
 class Placed(torch.Tensor):

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 from numpy import ndarray
 
 from ..show import player, plots
+from ..show.moves import plot_moves
 from ..show.player import Player
 from ..show.timeline import Timeline
-from ..show.units import show_bytes, show_seconds
+from ..show.units import counted, show_bytes, show_seconds
 from .cluster import Cluster
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ class Run:
                   In the simulator and while `tracemalloc` traces, also the most
                   bytes of Python's objects and numpy's arrays
     cluster       the simulated Cluster, None in the other worlds
+    aside         tensor operations per rank in threads that the rank has started;
+                  they are not counted in the other worlds
     """
 
     results: list[Any]
@@ -65,6 +68,7 @@ class Run:
     traffic: ndarray
     peak_memory: list[int] | None
     cluster: Cluster | None
+    aside: list[int]
 
     @cached_property
     def rounds(self) -> int | None:
@@ -76,6 +80,14 @@ class Run:
         """Counted from the record, as `rounds` are."""
         return self.ledger.unwaited()
 
+    @cached_property
+    def by_formula(self) -> bool:
+        """Whether native collectives took part whose time a formula says, in `sim`.
+
+        Then the run shows what the formula assumes, and nothing about the library.
+        """
+        return self.backend == "sim" and self.ledger.has_native()
+
     @property
     def world(self) -> str:
         """Where it ran: `sim (plain)`, `gloo`, `gloo (cuda)`, `nccl`."""
@@ -85,15 +97,29 @@ class Run:
         usual = {"gloo": "cpu", "nccl": "cuda"}.get(self.backend, kind)
         return self.backend if kind == usual else f"{self.backend} ({kind})"
 
+    def plot_moves(self, title: str | None = None) -> Figure:
+        """Draw who sends which chunk to whom, round by round."""
+        node = self.cluster.node if self.cluster else None
+        return plot_moves(self.timeline, title, node)
+
+    def plot_traffic(self) -> Figure:
+        """Draw the simulated cluster with the bytes that its links carried."""
+        if self.cluster is None:
+            raise ValueError(
+                f"Which links this run in {self.world} used is not known. Draw it on "
+                'a cluster of your choice: d2lpar.Cluster.of("4xA100").plot(run).'
+            )
+        return self.cluster.plot(self)
+
     def __repr__(self):
         line = (
-            f"Run: {_count(self.world_size, 'rank')} in {self.world}, "
+            f"Run: {counted(self.world_size, 'rank')} in {self.world}, "
             f"{show_seconds(self.elapsed)} {self.clock}, "
-            f"{_count(sum(self.messages), 'message')}, "
+            f"{counted(sum(self.messages), 'message')}, "
             f"{show_bytes(sum(self.bytes_sent))} sent"
         )
         if self.warnings:
-            line += f"\n     {_count(len(self.warnings), 'warning')}: see .warnings"
+            line += f"\n     {counted(len(self.warnings), 'warning')}: see .warnings"
         return line
 
 
@@ -101,7 +127,8 @@ class Comparison:
     """Several runs in one table; `str` is the table, `rows` are its numbers.
 
     A row holds name, world, rounds, messages (all ranks), bytes_busiest,
-    bytes_total, time (seconds), clock, and peak_memory (busiest rank, or None).
+    bytes_total, time (seconds), clock, by_formula (see `Run`), and peak_memory
+    (busiest rank, or None).
     """
 
     def __init__(self, runs: dict[str, Run]):
@@ -193,6 +220,7 @@ def _row(name, run):
         "bytes_total": sum(run.bytes_sent),
         "time": run.elapsed,
         "clock": run.clock,
+        "by_formula": run.by_formula,
         "peak_memory": max(memory, default=None),
     }
 
@@ -203,9 +231,6 @@ def _texts(row):
         texts[key] = "-" if row[key] is None else f"{row[key]:,}"
     for key in ("bytes_busiest", "bytes_total", "peak_memory"):
         texts[key] = "-" if row[key] is None else show_bytes(row[key])
-    texts["time"] = f"{show_seconds(row['time'])} {row['clock']}"
+    clock = "by formula" if row["by_formula"] else row["clock"]
+    texts["time"] = f"{show_seconds(row['time'])} {clock}"
     return [texts[key] for key in COLUMNS]
-
-
-def _count(number, noun):
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -27,6 +27,8 @@ import numpy as np
 import torch
 from cloudpickle import cloudpickle as by_value
 
+from .patching import patched
+
 _SHARED = tuple(
     path for key, path in sysconfig.get_paths().items() if "lib" in key and path
 )
@@ -95,12 +97,9 @@ class _Packer(Pickler):
         held = self._storages.setdefault(storage._cdata, _Storage(storage))
         view = (tensor.storage_offset(), tuple(tensor.shape), tensor.stride())
         kind = (tensor.dtype, type(tensor) is torch.nn.Parameter)
+        grad = tensor.grad if tensor.is_leaf else None
         leaf = tensor.requires_grad and tensor.is_leaf
-        return _rebuild, (held, *view, *kind, leaf, _grad_of(tensor))
-
-
-def _grad_of(tensor):
-    return tensor.grad if tensor.is_leaf else None
+        return _rebuild, (held, *view, *kind, leaf, grad)
 
 
 class _Storage:
@@ -170,14 +169,10 @@ def _by_value(functions):
     modules = [module for module in modules if _of_the_user(module)]
     for module in modules:
         cloudpickle.register_pickle_by_value(module)
-    slow, by_value._find_imported_submodules = (
-        by_value._find_imported_submodules,
-        _submodules,
-    )
     try:
-        yield
+        with patched((by_value, "_find_imported_submodules", lambda _: _submodules)):
+            yield
     finally:
-        by_value._find_imported_submodules = slow
         for module in modules:
             cloudpickle.unregister_pickle_by_value(module)
 

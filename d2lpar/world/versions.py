@@ -53,8 +53,7 @@ def trial():
 
 def check():
     """Raise RuntimeError, with what to install, where a newer torch does not work."""
-    failure = trial()
-    if failure:
+    if failure := trial():
         raise RuntimeError(failed(failure))
 
 
@@ -66,10 +65,7 @@ def _try():
     me, other = dist.get_rank(), 1 - dist.get_rank()
     mine, theirs = torch.full([3], float(me)), torch.empty(3)
     dist.send(mine, other) if me else dist.recv(theirs, other)
-    ends = [
-        dist.P2POp(dist.isend, mine, other),
-        dist.P2POp(dist.irecv, theirs, other),
-    ]
+    ends = [dist.P2POp(dist.isend, mine, other), dist.P2POp(dist.irecv, theirs, other)]
     for work in dist.batch_isend_irecv(ends):
         work.wait()
     assert theirs.tolist() == [other] * 3

@@ -108,3 +108,35 @@ def starts_the_clock_after_the_launch(gpu, job):
 @wrong("wrong")
 def in_microseconds(gpu, job):
     return 1e6 * the_least_of_all(gpu, job)
+
+
+@right
+def the_launch_and_the_job_apart(gpu, job):
+    times = []
+    for _ in range(6):
+        gpu.synchronize()
+        start = gpu.clock()
+        gpu.launch(job)
+        asked = gpu.clock() - start
+        gpu.synchronize()
+        times.append((gpu.clock() - start - asked, asked))
+    return sum(min(times))
+
+
+def peeked(gpu):
+    """What the device plays, read instead of measured; `d2lpar grade` refuses that."""
+    known = gpu._do.__self__.gi_frame.f_locals
+    return known["ask"] + known["job"]
+
+
+@wrong("too few")
+def reads_and_launches_nothing(gpu, job):
+    return peeked(gpu)
+
+
+@wrong("not measured")
+def reads_and_launches_for_the_count(gpu, job):
+    for _ in range(10):
+        gpu.launch(job)
+        gpu.clock()
+    return peeked(gpu)

@@ -1,5 +1,6 @@
 """02.1 One matrix, many layers: gradients(x, y, W, b, V, c, L)."""
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
@@ -252,3 +253,24 @@ def labels_minus_probabilities(x, y, W, b, V, c, L):
 def adds_up_db_only(x, y, W, b, V, c, L):
     dW = the_last_of_the_loop_stays(x, y, W, b, V, c, L)[0]
     return dW, *tanh_from_the_difference(x, y, W, b, V, c, L)[1:]
+
+
+@wrong("uncounted")
+def by_small_steps_in_numpy(x, y, W, b, V, c, L):
+    """A complex step beside each number tells its derivative; torch counts nothing."""
+
+    def loss(x, W, b, V, c):
+        a = x
+        for _ in range(L):
+            a = a + np.tanh(a @ W.T + b)
+        z = a @ V.T + c
+        return (np.log(np.exp(z).sum(1)) - z[range(len(y)), y]).mean()
+
+    values, found = [t.numpy() for t in (x, W, b, V, c)], []
+    for k, value in enumerate(values):
+        found.append(torch.zeros(value.shape, dtype=x.dtype))
+        for i in np.ndindex(value.shape):
+            moved = [v.astype(complex) for v in values]
+            moved[k][i] += 1e-30j
+            found[-1][i] = loss(*moved).imag / 1e-30
+    return (*found[1:], found[0])

@@ -75,9 +75,7 @@ def pair_sum(x):
     if r ^ 1 >= n:
         return x
     theirs = torch.empty_like(x)
-    works = [dist.isend(x, r ^ 1), dist.irecv(theirs, r ^ 1)]
-    for work in works:
-        work.wait()
+    exchange(x, r ^ 1, theirs, r ^ 1)
     return x + theirs
 
 
@@ -185,6 +183,20 @@ def even_ranks_first_and_any_source(program, *args):
 
 
 # Wrong
+
+
+@wrong("no batch")
+def partners_without_a_batch(program, *args):
+    def pair_sum(x):
+        n, r = place()
+        if r ^ 1 >= n:
+            return x
+        theirs = torch.empty_like(x)
+        for work in (dist.isend(x, r ^ 1), dist.irecv(theirs, r ^ 1)):
+            work.wait()
+        return x + theirs
+
+    return mended(program, *args, pair_sum=pair_sum)
 
 
 @wrong("neighbours hangs")

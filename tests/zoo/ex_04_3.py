@@ -1,5 +1,7 @@
 """04.3 Name the cycle: cycles() names who waits for whom in four programs."""
 
+from collections import namedtuple
+
 from zoo import right, wrong
 
 A = [(0, 1), (1, 0), (2, 3), (3, 2)]
@@ -55,9 +57,21 @@ def one_program_only():
     return {"A": A}
 
 
-@wrong("wrong")
+@wrong("later call")
 def another_cycle():
     return {"A": A, "B": B, "C": [(0, 1), (1, 2), (2, 0)], "D": None}
+
+
+@wrong("wrong")
+def those_behind_the_circle():
+    return {"A": A, "B": [(0, 1), (3, 0)], "C": C, "D": None}
+
+
+@right
+def with_names():
+    Arrow = namedtuple("Arrow", "tail head")
+    arrows = lambda pairs: [Arrow(*pair) for pair in pairs]
+    return {"A": arrows(A), "B": arrows(B), "C": arrows(C), "D": None}
 
 
 @wrong("form")

@@ -281,6 +281,42 @@ def a_list_of_rows(x, root, rows, features):
     return list(mine)
 
 
+def dealt(x, root, rows, features, first=0, empty=torch.float64):
+    """The deal begins at rank `first`, and a rank without rows has that dtype."""
+    n, r = dist.get_world_size(), dist.get_rank()
+    hands = [list(range((peer - first) % n, rows, n)) for peer in range(n)]
+    if r == root:
+        for peer in set(range(n)) - {root}:
+            if hands[peer]:
+                dist.send(x[hands[peer]], peer)
+        mine = x[hands[r]]
+    else:
+        mine = torch.empty(len(hands[r]), features, dtype=torch.float64)
+        if hands[r]:
+            dist.recv(mine, root)
+    return mine if hands[r] else mine.to(empty)
+
+
+@wrong("root first")
+def deals_to_itself_first(x, root, rows, features):
+    return dealt(x, root, rows, features, first=root)
+
+
+@wrong("empty dtype")
+def empty_hands_in_single_precision(x, root, rows, features):
+    return dealt(x, root, rows, features, empty=torch.float32)
+
+
+@wrong("batch changed")
+def piles_up_in_place(x, root, rows, features):
+    """The first rank's rows are put on top, so that its hand is a slice."""
+    n = dist.get_world_size()
+    mine = dealt(x, root, rows, features)
+    if x is not None:
+        x.copy_(torch.cat([x[peer::n] for peer in range(n)]))
+    return mine
+
+
 @wrong("wrong")
 def a_constant(x, root, rows, features):
     n, r = dist.get_world_size(), dist.get_rank()

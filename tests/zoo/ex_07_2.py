@@ -152,6 +152,50 @@ def asks_before_every_step(model, batches, lr):
         k += 1
 
 
+def leftovers(model, batches, lr, clears=False, over=1.0, after=1.0):
+    """Clears gradients only where there is a batch, or always."""
+    for p in model.parameters():
+        p.grad = torch.zeros_like(p)
+    for k in range(max(counts_of_all(batches))):
+        (rows,) = added(rows_at(batches, k))
+        if clears or k < len(batches):
+            model.zero_grad(set_to_none=False)
+        if k < len(batches):
+            x, y = batches[k]
+            loss = F.cross_entropy(model(x), y, reduction="sum")
+            (loss / (rows if over == "before" else 1)).backward()
+        for p in model.parameters():
+            ring_allreduce(p.grad)
+            if over == "in place":
+                p.grad /= rows
+            p.data -= lr * p.grad / (rows if over == "each time" else 1)
+
+
+@wrong("stale")
+def leaves_the_mean(model, batches, lr):
+    leftovers(model, batches, lr, over="before")
+
+
+@wrong("stale")
+def leaves_the_mean_and_divides_it(model, batches, lr):
+    leftovers(model, batches, lr, over="in place")
+
+
+@wrong("stale")
+def leaves_the_sum(model, batches, lr):
+    leftovers(model, batches, lr, over="each time")
+
+
+@wrong("first rows")
+def believes_in_equal_batches(model, batches, lr):
+    usual = rows_at(batches, 0)
+    for k in range(max(counts_of_all(batches))):
+        there = k < len(batches)
+        (rows,) = added(usual * there)
+        share = rows_at(batches, k) / usual if there else 1.0
+        step(model, at(batches, k), lr, rows * share)
+
+
 @wrong("wrong")
 def by_itself(model, batches, lr):
     """No word with the others; by luck nobody waits."""

@@ -115,6 +115,43 @@ def only_the_last(layers, bucket_bytes, seconds):
     return done + last, last
 
 
+@wrong("late rest")
+def the_rest_leaves_at_the_end(layers, bucket_bytes, seconds):
+    ends, free = moments(layers), 0.0
+    plan = buckets(layers, bucket_bytes)
+    full = [size >= bucket_bytes for _, size in plan]
+    for (i, size), complete in zip(plan, full, strict=True):
+        free = max(free, ends[i if complete else 0]) + seconds(size)
+    return max(free, ends[0]), max(0.0, free - ends[0])
+
+
+@wrong("negative")
+def until_the_network_is_done(layers, bucket_bytes, seconds):
+    ends, free = moments(layers), 0.0
+    for i, size in buckets(layers, bucket_bytes):
+        free = max(free, ends[i]) + seconds(size)
+    return free or ends[0], (free or ends[0]) - ends[0]
+
+
+@wrong("front")
+def from_the_first_layer_on(layers, bucket_bytes, seconds):
+    forwards = sum(layer[0] for layer in layers)
+    turned = [(0.0, *layer[1:]) for layer in layers[::-1]]
+    step, late = timed([(forwards, *turned[0][1:]), *turned[1:]], bucket_bytes, seconds)
+    return step, late
+
+
+@wrong("empty bucket")
+def full_with_nothing(layers, bucket_bytes, seconds):
+    """Without a limit each layer makes a bucket, one without parameters, too."""
+    if bucket_bytes:
+        return timed(layers, bucket_bytes, seconds)
+    ends, free = moments(layers), 0.0
+    for end, (_, _, size) in zip(ends[::-1], layers[::-1], strict=True):
+        free = max(free, end) + seconds(size)
+    return max(free, ends[0]), max(0.0, free - ends[0])
+
+
 @wrong("negative")
 def a_difference(layers, bucket_bytes, seconds):
     ends, free = moments(layers), 0.0

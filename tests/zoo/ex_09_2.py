@@ -91,6 +91,35 @@ def talks_to_the_busiest_alone(*given):
     return by_parts(*given, port=max)
 
 
+@wrong("no empty messages")
+def skips_servers_without_layers(sizes, owner, servers, *pace):
+    place = {j: k for k, j in enumerate(sorted(set(owner)))}
+    owner = [place[j] for j in owner]
+    server, *more = by_parts(sizes, owner, len(place), *pace)
+    return sorted(place)[server], *more
+
+
+def layer_by_layer(sizes, owner, servers, alpha, beta, seconds, least):
+    many = [max(least, owner.count(j)) for j in range(servers)]
+    parts = parts_of(sizes, owner, servers)
+    busy = [
+        alpha + 16 * beta + 2 * (k * alpha + part * beta)
+        for k, part in zip(many, parts, strict=True)
+    ]
+    most = max(busy)
+    return busy.index(most), 1 / most, math.ceil((seconds + sum(busy)) / most)
+
+
+@wrong("message a layer")
+def each_layer_alone(*given):
+    return layer_by_layer(*given, least=0)
+
+
+@wrong("message a layer")
+def each_layer_alone_and_empty_messages(*given):
+    return layer_by_layer(*given, least=1)
+
+
 @wrong("equal parts")
 def divides_by_servers(sizes, owner, servers, alpha, beta, seconds):
     busy = 3 * alpha + beta * (16 + 2 * sum(sizes) / servers)

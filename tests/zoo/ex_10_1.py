@@ -73,6 +73,26 @@ def each_its_own(grads, limit):
     return norm
 
 
+@wrong("epsilon")
+def a_little_below(grads, limit):
+    total = squares(grads)
+    dist.all_reduce(total)
+    norm = total.sqrt().item()
+    scale(grads, norm + 1e-6, limit)
+    return norm
+
+
+@wrong("own decision")
+def asks_itself(grads, limit):
+    own = squares(grads)
+    total = own.clone()
+    dist.all_reduce(total)
+    norm = total.sqrt().item()
+    if own.item() > limit**2:
+        scale(grads, norm, limit)
+    return norm
+
+
 @wrong("sum of norms")
 def norms_added(grads, limit):
     norm = squares(grads).sqrt()

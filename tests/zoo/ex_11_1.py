@@ -1,4 +1,4 @@
-"""11.1 Nine layers, four unlike cards: place(seconds, held, moved, speed, room, ..)."""
+"""11.1 Nine layers, four different GPUs: place(seconds, held, moved, speed, ..)."""
 
 import functools
 import itertools

@@ -26,7 +26,7 @@ def place():
 
 
 def mended(part, widths, batches, targets, lr, ones=False, clear=True, ask=True,
-           leaf=lambda part: True, zeros=False):  # fmt: skip
+           leaf=lambda part: True, zeros=False, share=False):  # fmt: skip
     """The loop, with one thing that may be otherwise."""
     r, last = place()
     for x, y in zip(batches, targets, strict=True):
@@ -39,6 +39,7 @@ def mended(part, widths, batches, targets, lr, ones=False, clear=True, ask=True,
             dist.send(out.detach(), r + 1)
             gradient = came(rows, widths[r + 1], r + 1)
             gradient = torch.ones_like(gradient) if ones else gradient
+            gradient = gradient / rows if share else gradient
         if end.requires_grad or not ask:
             end.backward(gradient)
         if r > 0:
@@ -140,6 +141,18 @@ def goes_back_with_ones(part, widths, batches, targets, lr):
 @wrong("old")
 def never_clears(part, widths, batches, targets, lr):
     return mended(part, widths, batches, targets, lr, clear=False)
+
+
+@wrong("divides again")
+def a_mean_at_each_border(*given):
+    return mended(*given, share=True)
+
+
+@wrong("thaws")
+def wakes_all_parameters(part, *given):
+    for p in part.parameters():
+        p.requires_grad = True
+    return mended(part, *given)
 
 
 @wrong("frozen")

@@ -19,8 +19,8 @@ class Gather(torch.autograd.Function):
     """All blocks together; each gets back the sum of its gradients."""
 
     @staticmethod
-    def forward(ctx, x, dim, group, scale=1.0):
-        ctx.dim, ctx.group, ctx.scale = dim, group, scale
+    def forward(ctx, x, dim, group, scale=1.0, turn=0):
+        ctx.dim, ctx.group, ctx.scale, ctx.turn = dim, group, scale, turn
         return gathered(x, dim, group)
 
     @staticmethod
@@ -28,8 +28,8 @@ class Gather(torch.autograd.Function):
         n = dist.get_world_size(ctx.group)
         parts = [part.contiguous() for part in dy.chunk(n, ctx.dim)]
         mine = torch.empty_like(parts[0])
-        reduce_scatter(mine, parts, ctx.group)
-        return mine * ctx.scale, None, None, None
+        reduce_scatter(mine, parts[ctx.turn :] + parts[: ctx.turn], ctx.group)
+        return mine * ctx.scale, None, None, None, None
 
 
 @right
@@ -98,6 +98,48 @@ def native(x, w, row, column):
 @wrong("own gradient")
 def joined(x, w, row, column):
     return Join.apply(x, 1, row) @ Join.apply(w, 0, column)
+
+
+@wrong("own gradient")
+def joined_below(x, w, row, column):
+    return Gather.apply(x, 1, row) @ Join.apply(w, 0, column)
+
+
+@wrong("next block")
+def one_further_in_the_column(x, w, row, column):
+    return Gather.apply(x, 1, row) @ Gather.apply(w, 0, column, 1.0, 1)
+
+
+@wrong("next block")
+def one_further_in_both(x, w, row, column):
+    left = Gather.apply(x, 1, row, 1.0, 1)
+    return left @ Gather.apply(w, 0, column, 1.0, 1)
+
+
+class Forward(torch.autograd.Function):
+    """The way back uses the blocks that are here since the way forward."""
+
+    @staticmethod
+    def forward(ctx, x, w, row, column):
+        left, below = gathered(x, 1, row), gathered(w, 0, column)
+        ctx.groups, ctx.blocks = (row, column), (left, below)
+        return left @ below
+
+    @staticmethod
+    def backward(ctx, dy):
+        (row, column), (left, below) = ctx.groups, ctx.blocks
+        q = dist.get_world_size(row)
+        dys = gathered(dy, 1, row).chunk(q, 1)
+        dx = sum(d @ block.T for d, block in zip(dys, below.chunk(q), strict=True))
+        parts = [(part.T @ dy).contiguous() for part in left.chunk(q, 1)]
+        dw = torch.empty_like(parts[0])
+        reduce_scatter(dw, parts, column)
+        return dx, dw, None, None
+
+
+@wrong("transposed")
+def the_blocks_at_hand(x, w, row, column):
+    return Forward.apply(x, w, row, column)
 
 
 @wrong("all-reduce back")

@@ -4,6 +4,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from d2lpar.allreduce import ring_allreduce
 from d2lpar.fastest import allreduce
@@ -123,3 +124,62 @@ def without_bias(x, weights, down, bias):
     x = Enter.apply(x)
     hidden = F.silu(x @ gate.T) * (x @ up.T)
     return Add.apply(hidden @ own_part(down, 1).T)
+
+
+@right
+def forward_once_more(x, weights, down, bias):
+    """To save memory, the hidden features are made again on the way back."""
+
+    def own(x):
+        gate, up = gates_and_ups(weights)
+        hidden = F.silu(x @ gate.T) * (x @ up.T)
+        return hidden @ own_part(down, 1).T
+
+    x = Enter.apply(x)
+    return Add.apply(checkpoint(own, x, use_reentrant=False)) + bias
+
+
+class Silent(torch.autograd.Function):
+    """All-reduces ones each way, and passes on what it got."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, dx):
+        ring_allreduce(torch.ones_like(dx))
+        return dx
+
+
+def only_mine(value, dim):
+    """The whole value, with a gradient for this rank's part of it only."""
+    n, r = dist.get_world_size(), dist.get_rank()
+    mask = [torch.full_like(p, i == r) for i, p in enumerate(value.chunk(n, dim))]
+    return value.detach() + (value - value.detach()) * torch.cat(mask, dim)
+
+
+@wrong("whole work")
+def everything_beside_dummies(x, weights, down, bias):
+    """Each rank makes the whole MLP, and sends ones for the count."""
+    gate, up = (only_mine(half, 0) for half in weights.chunk(2))
+    hidden = F.silu((inner := Silent.apply(x)) @ gate.T) * (inner @ up.T)
+    ring_allreduce(torch.ones_like(x))
+    return hidden @ only_mine(down, 1).T + bias
+
+
+@wrong("whole work")
+def whole_and_then_cut(x, weights, down, bias):
+    """Right, but each rank computes all hidden features and keeps its own."""
+    x = Enter.apply(x)
+    gate, up = (x @ weights.T).chunk(2, -1)
+    hidden = own_part(F.silu(gate) * up, -1)
+    return Add.apply(hidden @ own_part(down, 1).T) + bias
+
+
+@wrong("no products")
+def added_up_by_elements(x, weights, down, bias):
+    gate, up = gates_and_ups(weights)
+    x = Enter.apply(x)
+    hidden = F.silu((x[..., None, :] * gate).sum(-1)) * (x @ up.T)
+    return Add.apply(hidden @ own_part(down, 1).T) + bias

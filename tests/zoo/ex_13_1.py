@@ -1,6 +1,6 @@
 """13.1 Within a budget: within(p, m, limit), the text of a schedule."""
 
-from d2lpar.schedule import Action, Schedule, make, needs, one_by_one
+from d2lpar.schedule import Action, Schedule, alternate, make, needs
 from zoo import right, wrong
 
 
@@ -12,7 +12,7 @@ def row(r, m, warm, late):
     """1F1B with `warm` forwards ahead, and each W `late` backwards late."""
     actions = {kind: [Action(r, kind, i) for i in range(m)] for kind in "FBW"}
     order, left = [], m
-    for action in one_by_one(actions["F"], actions["B"], warm):
+    for action in alternate(actions["F"], actions["B"], warm):
         order.append(action)
         left -= action.kind == "F"
         done = [a for a in order if a.kind == "B"]

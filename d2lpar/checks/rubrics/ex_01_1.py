@@ -2,12 +2,17 @@
 
 from functools import partial
 
+import numpy as np
+
 from ...world.played import Device
 from .. import signs
-from ..judging import Case, Exercise, Requirement, near, numbers
+from ..judging import Case, Exercise, Requirement, near, numbers, on_ranks
 from ..signs import breaks, wrong
 
 SLOW = 25.0  # how many times as long the first call takes
+FEWEST, MOST = 4, 20  # launches: the slow one, and three of which one is not disturbed
+WITHIN = 0.01
+LOOKED_AT = 400  # of so many readings of the clock at most
 
 
 def cases(rng):
@@ -20,7 +25,7 @@ def cases(rng):
         yield Case(
             1,
             f"a job of {job * 1e6:.0f} us, {'busy' if busy else 'idle'} at first",
-            [(Device(ask, job, busy, factors), "job")],
+            [((ask, job, busy, factors), "job")],
             facts={"job": job},
             truth=partial(seconds, ask, job),
         )
@@ -43,26 +48,60 @@ def seconds(ask, job, slip=""):
     return [job if slip == "no launch" else ask + job]
 
 
+def on_a_device(fn, case, **options):
+    """Tried by `run`, with a device that is made there."""
+    return on_ranks(partial(timed, fn), case, **options)
+
+
+def timed(fn, makings, job):
+    """(what `fn` returns, the record of the device that it was given)."""
+    gpu = Device(*makings)
+    record = gpu.record
+    return fn(gpu, job), record()
+
+
+def launches(attempt):
+    return attempt.values[0][1][0]
+
+
+def unseen(attempt):
+    """A right result that lies between no two readings of the clock: 1, else 0."""
+    _, readings = attempt.values[0][1]
+    if not (attempt.right and readings):
+        return int(attempt.right)
+    after, at = np.array(readings[:LOOKED_AT]).T
+    count, spans = after[None] - after[:, None], at[None] - at[:, None]
+    shown = spans[count > 0] / count[count > 0]
+    return int(not np.isclose(shown, numbers(attempt.came[0]), rtol=WITHIN).any())
+
+
 def times(low, high):
     """It is wrong, and came out between so many times the job."""
     return lambda a: wrong(a) and low < numbers(a.came[0]) / a.case.facts["job"] < high
 
 
 LAUNCHES = Requirement(
-    "launches", lambda a: a.args[0][0].launches, lambda case: 20, exactly=False
+    "launches", launches, lambda case: MOST, exactly=False, least=lambda case: FEWEST
+)
+SHOWN = Requirement(
+    "results that no two readings of the clock show", unseen, lambda case: 0, vital=True
 )
 
 exercise = Exercise(
     "01.1",
     cases,
-    [LAUNCHES],
+    [LAUNCHES, SHOWN],
     {
         "no number": signs.no_numbers,
         "asks": times(0, 0.5),
         "first": times(0.99 * SLOW, 2 * SLOW),
         **signs.slips("no launch"),
         "disturbed": times(1, 8),
-        "too many": breaks(LAUNCHES),
+        "too many": lambda a: a.right and launches(a) > MOST,
+        "too few": lambda a: a.right and launches(a) < FEWEST,
+        "not measured": breaks(SHOWN),
     },
-    agrees=lambda came, wanted, case: near(came, wanted, 0.01),
+    outcome=lambda attempt, rank: attempt.values[rank][0],
+    agrees=lambda came, wanted, case: near(came, wanted, WITHIN),
+    perform=on_a_device,
 )

@@ -5,12 +5,12 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 
+from .. import requirements as rows
 from .. import signs
 from ..judging import Case, Exercise, Requirement, same
 from ..signs import breaks, either, wrong
 
 NAMES = ("dW", "db", "dV", "dc", "dx")
-PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot", "matmul"}
 SHAPES = ((1, 2, 3, 1), (3, 2, 4, 2), (4, 5, 3, 3), (7, 3, 2, 5))  # N, D, K, L
 
 
@@ -75,13 +75,9 @@ def named(came, n):
     return dict(zip(NAMES, came, strict=True)) if five(came) else came
 
 
-def operations(attempt):
-    return [e for e in attempt.run.timeline.events if e.stream == "compute"]
-
-
 def by_torch(attempt):
     """Backward operations of torch: nobody writes those by hand."""
-    return sum("backward" in e.name for e in operations(attempt))
+    return sum("backward" in e.name for e in rows.operations(attempt.run))
 
 
 def changed(attempt):
@@ -91,10 +87,17 @@ def changed(attempt):
 
 FLOPS = Requirement(
     "FLOPs of all products",
-    lambda a: sum(e.flops for e in operations(a) if e.name in PRODUCTS),
+    lambda a: sum(rows.products(a)),
     lambda case: case.facts["FLOPs"],
     exactly=False,
+    least=lambda case: case.facts["FLOPs"] // 3,  # those of the forward pass
 )
+
+
+def too_few(attempt):
+    return not FLOPS.least(attempt.case) <= FLOPS.measured(attempt)
+
+
 BACKWARD = Requirement(
     "backward operations of torch", by_torch, lambda case: 0, instead=by_torch
 )
@@ -114,6 +117,7 @@ exercise = Exercise(
         **signs.slips("sum for mean", "sign", "slope of the sum", "no slope"),
         "by torch": breaks(BACKWARD),
         "changed": breaks(UNTOUCHED),
+        "uncounted": signs.both(breaks(FLOPS), too_few),
         "costly": breaks(FLOPS),
     },
     shows=named,

@@ -8,7 +8,7 @@ from .. import requirements as rows
 from .. import signs
 from ..judging import Case, Exercise, ranks
 from ..signs import both, breaks, hangs, raises, to_itself, violates
-from .chapter_04 import SIZES, WAITED
+from .chapter_04 import BATCHED, SIZES, WAITED
 
 FORMS = [(torch.float64, (1,)), (torch.float32, (2, 3)), (torch.int64, (5,))]
 FORMS += [(torch.bool, (3,)), (torch.complex64, (2, 1, 2)), (torch.int64, ())]
@@ -64,7 +64,7 @@ UNTOUCHED = rows.untouched(0)
 exercise = Exercise(
     "04.1",
     cases,
-    [MESSAGES, BYTES, ROUNDS, WAITED, rows.from_messages(), UNTOUCHED],
+    [MESSAGES, BYTES, ROUNDS, WAITED, BATCHED, rows.from_messages(), UNTOUCHED],
     {
         "itself": both(to_itself, signs.only(lambda case: not case.facts["moves"])),
         "no mod": both(raises(ValueError), lambda a: "ranks 0 to" in str(a.cause)),
@@ -74,5 +74,6 @@ exercise = Exercise(
         **signs.slips("direction"),
         "step by step": both(breaks(BYTES), breaks(ROUNDS)),
         "in turns": both(breaks(ROUNDS), MESSAGES.holds),
+        "no batch": breaks(BATCHED),
     },
 )

@@ -9,7 +9,7 @@ from .. import requirements as rows
 from .. import signs
 from ..judging import Case, Exercise, ranks
 from ..signs import both, breaks, hangs, raises, violates, wrong
-from .chapter_04 import SIZES, WAITED
+from .chapter_04 import BATCHED, SIZES, WAITED
 
 PROGRAMS = "neighbours", "pair_sum", "collect"
 
@@ -75,7 +75,7 @@ BYTES = rows.bytes_sent(lambda case: case.facts["bytes"])
 exercise = Exercise(
     "04.2",
     cases,
-    [MESSAGES, BYTES, WAITED, rows.from_messages(), rows.untouched(1)],
+    [MESSAGES, BYTES, WAITED, BATCHED, rows.from_messages(), rows.untouched(1)],
     {
         "neighbours hangs": both(hangs, of("neighbours"), face_to_face),
         "pair_sum hangs": both(hangs, of("pair_sum"), face_to_face),
@@ -93,5 +93,6 @@ exercise = Exercise(
             lambda a: sum(a.run.messages) == a.case.n - 1,
         ),
         "more messages": breaks(MESSAGES),
+        "no batch": breaks(BATCHED),
     },
 )

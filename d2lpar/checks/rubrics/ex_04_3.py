@@ -98,6 +98,11 @@ def pairs(answer):
         return False
 
 
+def stuck(pairs):
+    """The ranks that wait."""
+    return {who for who, _ in pairs}
+
+
 def says(question):
     """`question(named, truth)` about a wrong answer."""
     return lambda a: wrong(a) and question(pairs(a.came[0]), a.case.facts["truth"])
@@ -115,6 +120,7 @@ exercise = Exercise(
         "swapped": says(lambda named, truth: {(b, a) for a, b in named} == truth),
         "queue": says(lambda named, truth: named > truth),
         "part": says(lambda named, truth: named < truth),
+        "later call": says(lambda named, truth: stuck(named - truth) & stuck(truth)),
     },
     outcome=answer,
     agrees=lambda came, wanted, case: pairs(came) == case.facts["truth"],

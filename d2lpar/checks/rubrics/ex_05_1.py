@@ -26,13 +26,16 @@ def draw(rng, n, B, features):
         f"{ranks(n)}, root {root}, B = {B} rows of {features}",
         [(batch if r == root else None, root, B, features) for r in range(n)],
         facts={"root": root, "S": B},
-        truth=partial(hands, batch, n),
+        truth=partial(hands, batch, n, root),
     )
 
 
-def hands(batch, n, slip=""):
+def hands(batch, n, root, slip=""):
     """The rows of each rank: [B, features] -> n tensors."""
-    return batch.tensor_split(n) if slip else [batch[r::n] for r in range(n)]
+    if slip == "blocks":
+        return batch.tensor_split(n)
+    first = root if slip == "root first" else 0
+    return [batch[(r - first) % n :: n] for r in range(n)]
 
 
 def leaving(case):
@@ -47,6 +50,16 @@ def for_no_row(attempt):
     rowless = {case.rank(part) for part in range(case.facts["S"], case.n)}
     ends = {r if way == "src" else peer for r, way, peer in signs.waiting(attempt)}
     return len(rowless) < case.n and bool(ends) and ends <= rowless
+
+
+def other_dtype_of_none(attempt):
+    """Only ranks without rows are wrong, and their tensors have the right shape."""
+    pairs = zip(attempt.came, attempt.case.expected, strict=True)
+    return all(
+        signs.same(x, hand)
+        or (torch.is_tensor(x) and x.shape == hand.shape and not len(hand))
+        for x, hand in pairs
+    )
 
 
 def neither_root_nor_first(attempt):
@@ -66,16 +79,18 @@ BYTES = rows.bytes_sent(
     lambda case: [sum(leaving(case)) * (r == case.facts["root"]) for r in range(case.n)]
 )
 MESSAGES = rows.messages(lambda case: len(leaving(case)), exactly=False)
+UNTOUCHED = rows.untouched()
 
 exercise = Exercise(
     "05.1",
     cases,
-    [BYTES, MESSAGES, rows.from_messages(), rows.all_waited(), rows.untouched()],
+    [BYTES, MESSAGES, rows.from_messages(), rows.all_waited(), UNTOUCHED],
     {
         "strided": signs.strided,
         "to itself": to_itself,
         "dtype": signs.other_dtype,
-        **signs.slips("blocks"),
+        **signs.slips("blocks", "root first"),
+        "empty dtype": signs.always(other_dtype_of_none, signs.wrong),
         "no batch": both(USES_NONE, neither_root_nor_first),
         "root": root_is_rank_0,
         "rowless": both(
@@ -89,5 +104,6 @@ exercise = Exercise(
             breaks(MESSAGES), lambda a: a.case.facts["S"] < a.case.n
         ),
         "row by row": breaks(MESSAGES),
+        "batch changed": breaks(UNTOUCHED),
     },
 )

@@ -32,19 +32,25 @@ def cases(rng):
 
 def trained(net, data, slip=""):
     """The weights of each rank after all steps, computed in one process."""
-    net, counts = copy.deepcopy(net), [len(mine) for mine in data]
+    net, counts, number = copy.deepcopy(net), [len(mine) for mine in data], 0
     for k in range(min(counts) if slip == "too few steps" else max(counts)):
+        old, before = [p.grad for p in net.parameters()], number
         net.zero_grad()
         last = [mine[-1:] if slip == "again" else [] for mine in data]
         found = [mine[k : k + 1] or old for mine, old in zip(data, last, strict=True)]
         active = [pair for pairs in found for pair in pairs]
-        number = sum(len(y) for _, y in active)
-        for x, y in active:
+        firsts = [mine[0] for mine in data if mine[k : k + 1]]
+        rows = [len(y) for _, y in (firsts if slip == "first rows" else active)]
+        number = sum(rows)
+        for count, (x, y) in zip(rows, active, strict=True):
             share = {"all ranks": 1 / len(data), "mean of means": 1 / len(active)}
             loss = F.cross_entropy(net(x), y)
-            (share.get(slip, len(y) / number) * loss).backward()
+            (share.get(slip, count / number) * loss).backward()
+        kept = {"stale": 1, "stale mean": 1 / number, "stale sum": before / number}
+        idle = (len(data) - len(active)) * kept.get(slip, 0)
         with torch.no_grad():
-            for p in net.parameters():
+            for p, grad in zip(net.parameters(), old, strict=True):
+                p.grad += idle * grad if idle and k else 0
                 p -= RATE * p.grad
     return [weights(net)] * len(data)
 
@@ -84,6 +90,8 @@ exercise = Exercise(
         "no batch at all": both(signs.only(idle), signs.raises(BaseException)),
         "runs out": stops_early,
         **signs.slips("too few steps", "again", "all ranks", "mean of means"),
+        **signs.slips("first rows"),
+        "stale": signs.slip("stale", "stale mean", "stale sum"),
         "replicas differ": lambda a: (
             signs.wrong(a)
             and not signs.not_a_number(a)

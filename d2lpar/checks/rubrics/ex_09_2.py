@@ -7,16 +7,19 @@ from .. import signs
 from ..judging import Case, Exercise
 
 SLIPS = ("one way", "no notes", "rounded down")
+PER_LAYER = "layers", "layers only"  # a server without layers gets messages, or none
 # By slip: messages and bytes of a note
 NOTES = {"no notes": (0, 0), "empty notes": (1, 0), "free notes": (0, 16)}
 PLANS = ((1, 1), (1, 5), (2, 3), (3, 2), (3, 9), (4, 12), (8, 20))  # servers, layers
 # Two servers are equally busy, 1 s each, and a task takes as long as four gradients.
+# Four servers of six have no layer; their messages cost a worker alpha each.
+IDLE = ([3_000_000, 2_900_000], [1, 3], 6, 1e-3, 1e-9, 8.5e-3)
 EVEN = ([524_177, 524_277, 100], [1, 0, 1], 2, 2.0**-19, 2.0**-20, 2.0)
 
 
 def cases(rng):
     """Layers of very different size, dealt to servers; some servers have none."""
-    for arguments in [*(draw(rng, *plan) for plan in PLANS), EVEN]:
+    for arguments in [*(draw(rng, *plan) for plan in PLANS), IDLE, EVEN]:
         sizes, owner, servers, *pace = arguments
         truth = partial(limits, servers, sizes, owner, *pace)
         yield Case(
@@ -51,11 +54,20 @@ def limits(servers, sizes, owner, alpha, beta, pause, slip=""):
         parts[j] += size
     if slip == "equal parts":
         parts = [sum(sizes) / servers] * servers
-    busy = [(ways + notes) * alpha + beta * (ways * part + note) for part in parts]
+    calls = [ways + notes] * servers
+    if slip in PER_LAYER:
+        least = int(slip == "layers")
+        calls = [notes + ways * max(owner.count(j), least) for j in range(servers)]
+    busy = [
+        k * alpha + beta * (ways * part + note)
+        for k, part in zip(calls, parts, strict=True)
+    ]
     server = busy.index(max(busy))
     if slip == "last of equals":
         server = servers - 1 - busy[::-1].index(max(busy))
     port = max(busy) if slip == "one server" else sum(busy)  # a worker's only one
+    if slip == "no empty messages":
+        port = sum(time for time, part in zip(busy, parts, strict=True) if part)
     workers = (pause + port) / max(busy)
     rounded = {"rounded down": math.floor(workers), "exact": workers}
     rounded["one too many"] = math.floor(workers) + 1
@@ -70,7 +82,8 @@ exercise = Exercise(
         "not three": signs.no_numbers,
         "no notes": signs.slip(*NOTES),
         **signs.slips("one way", "one server", "equal parts", "last of equals"),
-        **signs.slips("rounded down", "one too many", "exact"),
+        **signs.slips("rounded down", "one too many", "exact", "no empty messages"),
+        "message a layer": signs.slip(*PER_LAYER),
     },
     processes=(),
 )

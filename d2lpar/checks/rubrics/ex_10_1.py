@@ -58,6 +58,10 @@ def clipped(grads, limit, slip=""):
     factors = [limit / x if x else 1.0 for x in used.get(slip, [norm] * n)]
     if slip == "not in place":
         factors = [1.0] * n
+    elif slip == "epsilon":
+        factors = [min(1.0, limit / (norm + 1e-6))] * n
+    elif slip == "own decision":
+        factors = [limit / norm if own > limit else 1.0 for own in norms(grads)]
     elif slip != "stretched":
         factors = [min(1.0, factor) for factor in factors]
     said = ... if slip in used else norm
@@ -94,7 +98,7 @@ exercise = Exercise(
     {
         "not a number": both(signs.not_a_number, lambda a: a.case.expected[0][0] == 0),
         **signs.slips("own norm", "sum of norms", "mean", "no root"),
-        **signs.slips("not in place", "stretched"),
+        **signs.slips("not in place", "stretched", "epsilon", "own decision"),
         "float32": rounded,
         "several all-reduces": breaks(MESSAGES),
         "whole gradient": breaks(BYTES),

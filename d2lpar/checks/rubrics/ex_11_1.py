@@ -1,4 +1,4 @@
-"""11.1 Nine layers, four unlike cards."""
+"""11.1 Nine layers, four different GPUs."""
 
 import math
 from itertools import pairwise
@@ -13,8 +13,8 @@ SIZES += ((4, 9, 1.4), (3, 2, 4.0), (5, 9, 8.0), (6, 12, 1.7), (4, 9, 0.9))
 SIZES += ((4, 9, 3.0), (4, 11, 5.0), (5, 12, 3.0), (4, 9, 6.0), (8, 40, 2.0))
 FULL = [7, 8, 3, 6, 2, 1, 3], [1] * 7, [2, 1, 2, 3, 2, 3, 2], [2, 4, 2, 4], [3] * 4
 LAST = [4] * 4, [1] * 4, [1, 1, 1, 20], [1, 1], [4, 4]
-ONE = [1.0], [2.0], [100.0], [4.0, 1.0], [2.0, 2.0]  # the second card stays empty
-# A card that is full costs the next one more; the last one stays empty
+ONE = [1.0], [2.0], [100.0], [4.0, 1.0], [2.0, 2.0]  # the second GPU stays empty
+# A GPU that is full costs the next one more; the last one stays empty
 LATER = [2, 1, 9], [1] * 3, [1, 4, 50], [1, 1, 0.5], [2, 3, 3]
 
 
@@ -97,7 +97,7 @@ def placement(attempt):
 
 
 def roomy(attempt):
-    """No card of this placement is too full."""
+    """No GPU of this placement is too full."""
     parts = enumerate(pairwise(attempt.came[0]))
     return all(cost(attempt.case.inputs[0], *x, r) < math.inf for r, x in parts)
 

@@ -60,6 +60,8 @@ def parts_of(widths, frozen, seed):
 def learned(parts, xs, ys, slip=""):
     """Per rank, the parameters after a step for each batch, in one process."""
     parts = copy.deepcopy(parts)
+    for part in parts if slip == "thaws" else ():
+        part.requires_grad_()
     for x, y in zip(xs, ys, strict=True):
         leaves, outs = [], []
         for part in parts:
@@ -68,7 +70,8 @@ def learned(parts, xs, ys, slip=""):
             outs.append(x)
         gradient = 2 * (x - y).detach() / len(y)
         for part, leaf, out in zip(parts[::-1], leaves[::-1], outs[::-1], strict=True):
-            out.backward(gradient)
+            again = slip == "divides again" and part is not parts[-1]
+            out.backward(gradient / len(y) if again else gradient)
             gradient = torch.ones_like(leaf) if slip == "ones" else leaf.grad
             for p in part.parameters():
                 if p.requires_grad:
@@ -92,13 +95,14 @@ exercise = Exercise(
     cases,
     [BYTES, MESSAGES, rows.from_messages()],
     {
+        **signs.slips("thaws"),
         "frozen": signs.only(lambda case: case.facts["frozen"]),
         "hangs": signs.hangs,
         "no leaf": both(
             raises(TypeError, AttributeError), says("None"), lambda a: a.error.rank > 0
         ),
         "no list": lambda a: any(not isinstance(x, list | tuple) for x in a.came or []),
-        **signs.slips("only the last", "ones", "old"),
+        **signs.slips("only the last", "ones", "old", "divides again"),
         "chatty": either(breaks(BYTES), breaks(MESSAGES)),
     },
 )

@@ -16,6 +16,17 @@ SIZES = ((1, 4, 3, 5), (2, 4, 6, 10), (2, 2, 12, 4), (2, 8, 2, 6), (2, 24, 16, 2
 SIZES += ((3, 6, 9, 3), (3, 3, 6, 12))
 ONE_BLOCK = {"own blocks": "ijnd,ijdo->ijno", "wrong groups": "kjnd,ikdo->ijno"}
 
+RIGHT = "ikno,jkdo->ijnd", "kind,kjno->ijdo"
+GRADIENTS = {
+    "own gradient": ("ijno,jjdo->ijnd", "iind,ijno->ijdo"),
+    "transposed": ("ikno,kjdo->ijnd", "iknd,kjno->ijdo"),
+}
+
+
+def either_or_both(slip):
+    """This slip in both gradients, or in one alone."""
+    return signs.slip(slip, f"{slip}, x", f"{slip}, w")
+
 
 def cases(rng):
     """Grids of 1, 4 and 9 ranks; long, wide and narrow matrices."""
@@ -42,9 +53,12 @@ def product(x, w, dy, slip=""):
     y = torch.einsum(ONE_BLOCK.get(slip, "iknd,kjdo->ijno"), x, w).flatten(0, 1)
     if slip in ONE_BLOCK:
         return [(block, ...) for block in y]
-    own = slip == "own gradient"
-    dx = torch.einsum("ijno,jjdo->ijnd" if own else "ikno,jkdo->ijnd", dy, w)
-    dw = torch.einsum("iind,ijno->ijdo" if own else "kind,kjno->ijdo", x, dy)
+    of, _, only = slip.partition(", ")  # the gradient of x, that of w, or both
+    for_x, for_w = GRADIENTS.get(of, RIGHT)
+    dx = torch.einsum(RIGHT[0] if only == "w" else for_x, dy, w)
+    dw = torch.einsum(RIGHT[1] if only == "x" else for_w, x, dy)
+    if of == "next block":
+        dx, dw = (dx.roll(-(only != "w"), 1), dw.roll(-(only != "x"), 0))
     terms = len(x) if slip == "mean" else 1
     dx, dw = (grad.flatten(0, 1) / terms for grad in (dx, dw))
     return [(block, list(grads)) for block, *grads in zip(y, dx, dw, strict=True)]
@@ -77,7 +91,11 @@ exercise = Exercise(
     [BYTES],
     {
         "no way back": NO_WAY_BACK,
-        **signs.slips("own blocks", "wrong groups", "own gradient", "mean"),
+        **signs.slips("own blocks", "wrong groups"),
+        "own gradient": either_or_both("own gradient"),
+        **signs.slips("mean"),
+        "next block": either_or_both("next block"),
+        "transposed": either_or_both("transposed"),
         "all-reduce back": both(
             breaks(BYTES), lambda a: max(a.run.bytes_sent) <= 1.5 * allowed(a.case)
         ),

@@ -1,17 +1,22 @@
 """12.2 One all-reduce each way."""
 
+from dataclasses import replace
 from functools import partial
 
 import torch
 from torch.nn import functional as F
 
+from ...world.cluster import find_gpu
+from .. import requirements as rows
 from .. import signs
-from ..judging import Case, Exercise, ranks
+from ..judging import Case, Exercise, Requirement, ranks
 from ..signs import both, breaks
 from . import chapter_12 as split
 
 SIZES = ((1, (3,), 4, 5), (2, (4,), 6, 4), (2, (2, 4), 6, 8), (3, (4,), 6, 9))
 SIZES += ((4, (4,), 8, 12), (4, (2, 4), 8, 4))
+# Messages cost their bytes, and operations are written down.
+COUNTED = {"cluster": replace(split.FREE_START["cluster"], gpu=find_gpu("A100"))}
 Y_ONLY = ("cut as one", "wrong half", "many biases")
 
 
@@ -25,7 +30,8 @@ def cases(rng):
             n,
             f"{ranks(n)}, x {list(x.shape)}, {H} hidden features",
             [(leaves, (), dy)] * n,
-            options=split.FREE_START,
+            facts={"share": 18 * (x.numel() // D) * D * (H // n)},
+            options=COUNTED,
             truth=partial(gated_mlp, n, leaves, dy),
         )
 
@@ -54,15 +60,34 @@ def gated_mlp(n, leaves, dy, slip=""):
     return found
 
 
+# Nine products, three of them forward, and those may be made once more on the way back.
+SHARE = Requirement(
+    "FLOPs of a rank's products",
+    rows.products,
+    lambda case: case.facts["share"] * 4 // 3,
+    exactly=False,
+    vital=True,
+    least=lambda case: case.facts["share"],
+)
+
+
+def beside_its_share(attempt):
+    """FLOPs that the busiest rank makes too many, or the laziest too few (negative)."""
+    made, share = rows.products(attempt), attempt.case.facts["share"]
+    return min(0, min(made) - share) or max(0, max(made) - SHARE.allowed(attempt.case))
+
+
 exercise = Exercise(
     "12.2",
     cases,
-    [split.ONE_EACH_WAY],
+    [SHARE, split.ONE_EACH_WAY],
     {
         "no way back": split.NO_WAY_BACK,
         **signs.slips(*Y_ONLY),
         **signs.slips("partial dx", "other gradients"),
         "enters twice": both(signs.right, lambda a: split.all_reduces(a) == 3),
+        "whole work": both(signs.right, lambda a: beside_its_share(a) > 0),
+        "no products": both(signs.right, lambda a: beside_its_share(a) < 0),
         "too much": breaks(split.ONE_EACH_WAY),
     },
     agrees=split.agrees,

@@ -13,7 +13,7 @@ from torch import nn
 
 from ... import overlap
 from ...shared_memory import shared_memory_allreduce
-from .race import Race, trained
+from .race import Race, step_of, trained
 
 MB = 2**20
 BUCKET = MB  # bytes; torch's own counts in MB of this size
@@ -54,16 +54,12 @@ def line_up(width):
 
 
 def _step(model, x):
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-
-    def step():
-        optimizer.zero_grad()
+    def backward():
         model(x).square().mean().backward()
         if isinstance(model, overlap.NaiveDDP):
             model.finish()
-        optimizer.step()
 
-    return step
+    return step_of(model, backward)
 
 
 RACE = Race("A training step", line_up, {f"width {w}": (w,) for w in (256, 512, 1024)})

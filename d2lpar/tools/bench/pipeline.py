@@ -13,7 +13,7 @@ from torch import nn
 from ...pipeline import Pipeline
 from ...schedule import make
 from ...world import launch
-from .race import Race, trained
+from .race import Race, step_of, trained
 
 TORCH = "torch Schedule1F1B"
 OURS = ("1f1b", "gpipe", "zb-h1")
@@ -57,18 +57,7 @@ def line_up(width):
     stages = {name: stage_of(r, width) for name in (TORCH, *OURS)}
     steps = {TORCH: torchs_step(stages[TORCH], x, y)}
     steps |= {name: our_step(name, stages[name], x, y) for name in OURS}
-    return trained(stages, {name: _whole(steps[name], stages[name]) for name in steps})
-
-
-def _whole(step, stage):
-    optimizer = torch.optim.SGD(stage.parameters(), lr=1e-3)
-
-    def whole():
-        optimizer.zero_grad()
-        step()
-        optimizer.step()
-
-    return whole
+    return trained(stages, {name: step_of(stages[name], steps[name]) for name in steps})
 
 
 RACE = Race("A pipeline", line_up, {f"width {w}": (w,) for w in (256, 512, 1024)})

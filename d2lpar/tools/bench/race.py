@@ -174,6 +174,18 @@ def trained(models, steps):
     return LineUp(steps, compare=compare)
 
 
+def step_of(model, backward):
+    """A function of a whole step: gradients cleared, `backward()`, update."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+
+    def step():
+        optimizer.zero_grad()
+        backward()
+        optimizer.step()
+
+    return step
+
+
 def near(a, b):
     """Equal but for the order in which float32 terms were added; shard by shard."""
     a, b = (x.to_local() if hasattr(x, "to_local") else x for x in (a, b))

@@ -12,9 +12,11 @@ import torch.distributed as dist
 from torch import nn
 
 from ... import tensor_parallel
-from ...tensor_parallel import ParallelAttention, SelfAttention, parallel_mlp
+from ...attention import ParallelAttention, SelfAttention
+from ...tensor_parallel import parallel_mlp
 from ...world import launch
-from .race import Race, trained
+from ...world.patching import patched
+from .race import Race, step_of, trained
 
 TORCH, OURS = "parallelize_module", "tensor parallel"
 NATIVE = "tensor parallel, dist.all_reduce"
@@ -94,12 +96,9 @@ def torchs(model):
 @contextlib.contextmanager
 def native_allreduce():
     """In this process our layers add up by `dist.all_reduce`, as DTensor does."""
-    usual = tensor_parallel.allreduce
-    tensor_parallel.allreduce = lambda x, group: dist.all_reduce(x, group=group)
-    try:
+    native = lambda x, group: dist.all_reduce(x, group=group)
+    with patched((tensor_parallel, "allreduce", lambda _: native)):
         yield
-    finally:
-        tensor_parallel.allreduce = usual
 
 
 RIVALS = {TORCH: torchs, OURS: ours, NATIVE: ours}
@@ -118,24 +117,17 @@ def line_up(model, width):
 
 
 def _step(name, model, x):
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     around = native_allreduce if name == NATIVE else contextlib.nullcontext
 
-    def step():
+    def backward():
         with around():
-            optimizer.zero_grad()
             model(x.requires_grad_()).square().mean().backward()
-            optimizer.step()
             x.grad = None
 
-    return step
+    return step_of(model, backward)
 
 
-RACES = [
-    Race(
-        f"A split {model}",
-        line_up,
-        {f"width {width}": (model, width) for width in (256, 512, 1024)},
-    )
-    for model in ("MLP", "block")
-]
+COURSES = {
+    m: {f"width {w}": (m, w) for w in (256, 512, 1024)} for m in ("MLP", "block")
+}
+RACES = [Race(f"A split {model}", line_up, COURSES[model]) for model in COURSES]

@@ -100,12 +100,8 @@ class Files:
         notes = self._write_import(self.canvas, gradebook.canvas)
         notes += self._write_import(self.moodle, gradebook.moodle)
         if self.roster is not None:
-            whose = [gradebook.whose(grade, self.roster) for grade in self.grades]
-            odd = {
-                g.student
-                for g, (p, _) in zip(self.grades, whose, strict=True)
-                if p is None
-            }
+            known = lambda grade: gradebook.whose(grade, self.roster)[0]
+            odd = {grade.student for grade in self.grades if known(grade) is None}
             if odd:
                 notes.append(f"Not found on the roster: {', '.join(sorted(odd))}.")
         return notes

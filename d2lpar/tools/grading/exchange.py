@@ -16,17 +16,13 @@ import cloudpickle
 import numpy as np
 import torch
 
+from ...checks.judging import named_tuple
+
 MODULES = {"world.runs", "world.played", "world.cluster", "world.ledger", "world.calls"}
-MODULES |= {
-    "show.timeline",
-    "schedule.actions",
-    "schedule.simulation",
-    "errors",
-    "checks.judging",
-    "tools.grading.exchange",
-}
+MODULES |= {"show.timeline", "schedule.actions", "schedule.simulation", "errors"}
+MODULES |= {"checks.judging", "tools.grading.exchange"}
 KINDS = {
-    "builtins": {"set", "frozenset", "complex", "slice", "range", "bytearray"},
+    "builtins": {"set", "frozenset", "complex", "slice", "range", "bytearray", "tuple"},
     "collections": {"OrderedDict", "deque", "Counter"},
     "numpy": {"ndarray", "dtype"},
     "torch": {"Size", "device", "Tensor"},
@@ -104,6 +100,8 @@ class _Pickler(pickle.Pickler):
             return NotImplemented
         if _may_travel(value if isinstance(value, type) else type(value)):
             return NotImplemented
+        if named_tuple(type(value)):  # the judge gets a plain one
+            return tuple, (tuple(value),)
         return _foreign, (getattr(value, "__name__", type(value).__name__),)
 
 

@@ -21,11 +21,26 @@ from .handins import Submission, shown
 from .process import FORGED
 
 CELL = 120.0  # seconds that one cell may take
-CHECKS = re.compile(r"d2lpar\.checks(\.[\w.]+)?$")
-ASKED = (
-    "{}: code cell {} uses d2lpar.checks, which knows what is right: nothing is given "
-    "for that; d2lpar.check is for everybody"
-)
+ASKED = "{}: code cell {} uses {}, which {}: nothing is given for that"
+# What no answer needs: in words why not.
+KNOWS = "knows what is right; d2lpar.check is for everybody"
+MEASURES = "measures answers, or holds what does"
+LOOKS = "looks at who calls the answer, or at what is in memory"
+MODULES = {"d2lpar.checks": KNOWS, "d2lpar.tools.grading": MEASURES}
+MODULES |= {"d2lpar.world.torch_private": MEASURES, "d2lpar.world.sim": MEASURES}
+MODULES |= dict.fromkeys(["ctypes", "_ctypes", "cloudpickle"], LOOKS)
+WORDS = {"engine", "cloudpickle"}  # texts that mean no harm
+CARRIES = "carries values past the messages that are counted"
+NAMES = dict.fromkeys(["tb_frame", "gi_frame", "cr_frame", "ag_frame"], LOOKS)
+NAMES |= dict.fromkeys(["f_back", "f_locals", "_getframe", "currentframe"], LOOKS)
+NAMES |= dict.fromkeys(["_current_frames", "_current_exceptions"], LOOKS)
+NAMES |= dict.fromkeys(["get_objects", "get_referrers", "get_referents"], LOOKS)
+NAMES |= dict.fromkeys(["settrace", "setprofile", "addaudithook"], LOOKS)
+NAMES |= dict.fromkeys(["__closure__", "cell_contents", "getclosurevars"], LOOKS)
+NAMES |= dict.fromkeys(["_disable_current_modes", "_DisableTorchDispatch"], MEASURES)
+NAMES |= dict.fromkeys(["current_engine", "engine"], MEASURES)
+NAMES |= dict.fromkeys(["_get_default_store", "pg_map", "TCPStore"], CARRIES)
+NAMES |= dict.fromkeys(["HashStore", "FileStore", "SharedMemory"], CARRIES)
 OTHER = "it is of another assignment than the solutions: see --solutions"
 
 
@@ -89,7 +104,7 @@ def _graded(result, solutions, deadline, memory, seed):
     for step in steps:
         if step["kind"] == "check":
             result.points[step["exercise"]] = 0.0, step["points"]
-    for exercise, why in _asked_the_checks(steps).items():
+    for exercise, why in _reached_behind(steps).items():
         _add(result, why)
         result.reports[exercise] = why
         steps = [step for step in steps if step.get("exercise") != exercise]
@@ -127,9 +142,7 @@ def _answers():
 def _cells_before(lines, steps):
     """The cells of the submission that were run, up to the end of its process."""
     begun = [line["step"] for line in lines if "step" in line]
-    return [
-        step for step in steps[: len(begun)] if step.get("source") and "cell" in step
-    ]
+    return [s for s in steps[: len(begun)] if s.get("source") and "cell" in s]
 
 
 def _note(line, result):
@@ -165,41 +178,65 @@ def steps_of(submitted, solutions):
     return master.stem, steps + list(checks.values())
 
 
-def _asked_the_checks(steps):
-    """{exercise: why it gets nothing}: a cell before its check uses d2lpar.checks."""
-    refused, cells = {}, []
+def _reached_behind(steps):
+    """{exercise: why it gets nothing}: a cell before it uses what no answer needs."""
+    refused, why = {}, ""
     for step in steps:
-        if step["kind"] == "run" and _uses_checks(step["source"]):
-            cells.append(step["cell"])
-        elif step["kind"] == "check" and cells:
-            refused[step["exercise"]] = ASKED.format(step["exercise"], cells[0])
-            cells = []
+        if step["kind"] == "run":
+            if not why and (name := uses(step["source"])):
+                why = step["cell"], name, MODULES.get(name) or NAMES[name]
+        elif step["kind"] == "check" and why:
+            refused[step["exercise"]] = ASKED.format(step["exercise"], *why)
+            why = ""
     return refused
 
 
-def _uses_checks(source):
-    """Does it name d2lpar.checks, as a module, an attribute or a text?"""
+def uses(source):
+    """Which of MODULES and NAMES the cell uses, also as a text; "" for none of them."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of odd escapes in a text
-            nodes = list(
-                ast.walk(ast.parse(TransformerManager().transform_cell(source)))
-            )
+            tree = ast.parse(TransformerManager().transform_cell(source))
+            nodes = list(ast.walk(tree))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return False  # it does not run either
-    names, ours = [], {"d2lpar"}
+        return ""  # it does not run either
+    for name in _mentioned(nodes):
+        if name in NAMES:
+            return name
+        for module in MODULES:
+            if name == module or name.startswith(f"{module}."):
+                return module
+    return ""
+
+
+def _mentioned(nodes):
+    """Names of modules, attributes, and texts that could be either."""
+    ours = {"d2lpar": "d2lpar"}
     for node in nodes:
         if isinstance(node, ast.Import):
-            names += [alias.name for alias in node.names]
-            ours |= {a.asname for a in node.names if a.name == "d2lpar"}
+            yield from (alias.name for alias in node.names)
+            ours |= {a.asname: a.name for a in node.names if a.asname}
         elif isinstance(node, ast.ImportFrom):
-            names += [f"{node.module}.{alias.name}" for alias in node.names]
-        elif isinstance(node, ast.Constant):
-            names.append(node.value)
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            yield from (alias.name for alias in node.names if alias.name in NAMES)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            if re.fullmatch(r"[\w.]+", node.value) and node.value not in WORDS:
+                yield node.value
     for node in nodes:
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            names += [f"d2lpar.{node.attr}"] * (node.value.id in ours)
-    return any(isinstance(name, str) and CHECKS.match(name) for name in names)
+        if isinstance(node, ast.Attribute):
+            yield node.attr
+            yield _dotted(node, ours)
+
+
+def _dotted(node, ours):
+    """The attribute as a text, `checks` of `d` after `import d2lpar as d` in full."""
+    parts = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    if not isinstance(node, ast.Name):
+        return ""
+    return ".".join([ours.get(node.id, node.id), *reversed(parts)])
 
 
 def _book(path):
@@ -210,9 +247,8 @@ def _book(path):
 def _master(submitted, solutions):
     """The path of the instructor's notebook with most of its cells."""
     mine = {name for name, _ in submitted.cells} - {None}
-    known = {
-        p: len(mine & {n for n, _ in _book(p).cells}) for p in map(Path, solutions)
-    }
+    shared = lambda path: len(mine & {name for name, _ in _book(path).cells})
+    known = {path: shared(path) for path in map(Path, solutions)}
     master = max(known, key=known.get, default=None)
     if master is None or known[master] == 0:
         raise ValueError("it has no cell of an exercise of this course.")
@@ -226,12 +262,9 @@ def _checks(path):
         marks = cell["metadata"].get("nbgrader", {})
         if marks.get("grade") and cell["cell_type"] == "code":
             chapter, number, *_ = marks["grade_id"].split("-")
-            checks[marks["grade_id"]] = {
-                "kind": "check",
-                "exercise": f"{chapter}.{number}",
-                "points": marks["points"],
-                "source": _hidden(cell["source"]),
-            }
+            about = {"kind": "check", "exercise": f"{chapter}.{number}"}
+            about |= {"points": marks["points"], "source": _hidden(cell["source"])}
+            checks[marks["grade_id"]] = about
     return checks
 
 

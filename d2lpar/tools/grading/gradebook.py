@@ -84,8 +84,7 @@ def read_roster(path):
     delimiter = max(",;\t", key=first.count)
     lines = [row for row in csv.reader(io.StringIO(text), delimiter=delimiter) if row]
     header = [cell.strip() for cell in lines[0]] if lines else []
-    kind = _kind(header)
-    width = len(header)
+    kind, width = _kind(header), len(header)
     rows = [(row + [""] * width)[:width] for row in lines[1:]]
     points = [row for row in rows if kind == "canvas" and "Points Possible" in row[0]]
     rows = [row for row in rows if row not in points and row[0].strip()]
@@ -206,12 +205,16 @@ def _number(value):
 # What Canvas and Moodle import
 
 
-def _sums(found, notebooks):
-    """(points, of) of an Entry in these notebooks; (None, None): nothing is graded."""
+def _sum(found, notebooks):
+    """The points of an Entry in these notebooks; None: nothing is graded."""
     graded = [g for n, g in found.grades.items() if n in notebooks and g.points]
-    if not graded:
-        return None, None
-    return sum(g.earned for g in graded), sum(g.most for g in graded)
+    return sum(g.earned for g in graded) if graded else None
+
+
+def _cells(found, columns):
+    """The points of an Entry in each of the columns, as texts."""
+    got = [_sum(found, notebooks) for notebooks in columns.values()]
+    return ["" if each is None else _number(each) for each in got]
 
 
 def _columns(grades, assignment):
@@ -248,9 +251,8 @@ def canvas(grades, roster, assignment=None):
     rows = [head, points]
     for entry in entries(grades, roster):
         if entry.person is not None:
-            got = [_sums(entry, names)[0] for names in columns.values()]
-            cells = ["" if each is None else _number(each) for each in got]
-            rows.append([*(entry.person.row[i] for i in who), *cells])
+            whose = (entry.person.row[i] for i in who)
+            rows.append([*whose, *_cells(entry, columns)])
     return rows, told
 
 
@@ -281,15 +283,13 @@ def moodle(grades, roster, assignment=None):
         rows = [[*roster.header, *columns]]
         for entry in entries(grades, roster):
             if entry.person is not None:
-                got = [_sums(entry, names)[0] for names in columns.values()]
-                cells = ["" if each is None else _number(each) for each in got]
-                rows.append([*entry.person.row, *cells])
+                rows.append([*entry.person.row, *_cells(entry, columns)])
         return rows, told
     at, rows = roster.header.index("Grade"), [roster.header]
     every = [name for names in columns.values() for name in names]
     for entry in entries(grades, roster):
         if entry.person is not None:
-            row, got = list(entry.person.row), _sums(entry, every)[0]
+            row, got = list(entry.person.row), _sum(entry, every)
             row[at] = row[at] if got is None else _number(got)
             rows.append(row)
     highest = [i for i, name in enumerate(roster.header) if "maximum" in name.lower()]

@@ -23,13 +23,20 @@ PROGRAMS |= {"os.fork", "os.forkpty", "pty.spawn"}
 CHANGES = {"os.remove": (0,), "os.rename": (0, 1), "os.link": (0, 1)}
 CHANGES |= {"os.symlink": (1,), "os.truncate": (0,), "os.mkdir": (0,), "os.rmdir": (0,)}
 CHANGES |= {"os.chmod": (0,), "os.chown": (0,), "os.utime": (0,), "shutil.rmtree": (0,)}
-LOOKS = {"sys._getframe", "sys._current_frames"}
+LOOKS = {"sys._getframe", "sys._current_frames", "sys._current_exceptions"}
 LOOKS |= {"gc.get_objects", "gc.get_referrers", "gc.get_referents"}
+LOOKS |= {"sys.settrace", "sys.setprofile", "sys.addaudithook", "ctypes.PyObj_FromPtr"}
+# Attributes that are frames; where Python says that somebody asks for them.
+FRAMES = {"tb_frame", "gi_frame", "cr_frame", "ag_frame"}
+ATTRIBUTE = "object.__getattr__"
+# What may look gives frames to whoever calls it.
+GIVERS = ("/inspect.py", "/traceback.py", "/logging/__init__.py", "/threading.py")
 SOCKETS = {"socket.connect", "socket.bind"}
 ENDS = {"os.kill", "os.killpg"}
 # Code that says itself which file it is of; where the name is among the arguments.
 DISGUISES = {"compile": 1, "code.__new__": 1, "marshal.loads": None}
 WATCHED = PROGRAMS | set(CHANGES) | LOOKS | SOCKETS | ENDS | set(DISGUISES) | {"open"}
+WATCHED |= {ATTRIBUTE}
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 # Where nothing remains; memory and pipes of ranks are in /proc.
 OPEN_TO_ALL = ("/dev/null", "/dev/tty", "/proc/", "/memfd:")
@@ -46,11 +53,12 @@ class Watch:
     work      the folder that it may write into
     secret    folders that it may not read from
     judge     the process that nobody here may look at, or end
+    refused   what an answer was told when it looked for a way around the check
     """
 
     def __init__(self, work, secret, judge, checking=False):
         self.work, self.checking = os.path.realpath(work), checking
-        self.judge = judge
+        self.judge, self.refused = judge, []
         self.secret = tuple(os.path.realpath(folder) + os.sep for folder in secret)
         self.asking = threading.local()  # its own questions are audited, too
         sys.addaudithook(self)
@@ -63,9 +71,15 @@ class Watch:
     def __call__(self, event, args):
         if event not in WATCHED or getattr(self.asking, "now", False):
             return
+        if event == ATTRIBUTE and args[1] not in FRAMES:
+            return
         self.asking.now = True
         try:
             self._judge(event, args)
+        except PermissionError as error:
+            if self.checking and event in LOOKS | {ATTRIBUTE} | set(DISGUISES):
+                self.refused.append(str(error))
+            raise
         finally:
             self.asking.now = False
 
@@ -81,8 +95,11 @@ class Watch:
             raise PermissionError("a submission ends no other process")
         elif event in DISGUISES:
             self._disguise(args, DISGUISES[event])
-        elif self.checking:
-            self._while_checking(event)
+        elif event in LOOKS or event == ATTRIBUTE:
+            if not self._may_look(event):
+                raise PermissionError("a submission does not look at its callers")
+        elif self.checking and _of_submission():
+            raise PermissionError("an answer opens no connections")
 
     def _disguise(self, args, index):
         """Code of the course's and torch's files is trusted: nobody else writes it."""
@@ -130,17 +147,11 @@ class Watch:
         mine = [os.path.realpath(os.fsdecode(folder)) == self.work for folder in work]
         return int(parts[1]) == self.judge or not any(mine)
 
-    def _while_checking(self, event):
-        if event in SOCKETS and _of_submission():
-            raise PermissionError("an answer opens no connections")
-        if event in LOOKS and not self._may_look(event):
-            raise PermissionError("an answer does not look at its callers")
-
     def _may_look(self, event):
         """Libraries look at who calls them; torch and the course at all there is."""
-        if event == "sys._getframe":
-            return not written_elsewhere(_asking(past=("/inspect.py",)))
-        return _asking().startswith(PEERS)
+        if event in ("sys._getframe", "sys.settrace", "sys.setprofile", ATTRIBUTE):
+            return not written_elsewhere(_asking(past=GIVERS))
+        return _asking().startswith(PEERS) or not _of_submission()
 
 
 def _ask_for_files(watch):
@@ -180,11 +191,15 @@ def _frames():
 
 
 def _asking(past=()):
-    """The file of the code that asks; of generated code, which has none, its caller."""
+    """The file of the code that asks; of generated code, which has none, its caller.
+
+    One file of `past` does not count: what it does, it does for its caller.
+    """
     for file in _frames():
         generated = file.startswith("<") and not file.startswith(("<ipython", IMPORTS))
         if not generated and not file.endswith(past):
             return file
+        past = () if not generated else past
     return "<ipython"  # generated code alone: nobody of ours calls it
 
 

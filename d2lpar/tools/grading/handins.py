@@ -98,12 +98,9 @@ def _named(folder, inside, problem):
     """The Submission at this path; its names tell whose it is."""
     if found := CANVAS.fullmatch(inside.name):
         number = found["number"]
-        whose = found["name"] or number
-        late = found["late"] is not None
-        about = {"system": "canvas", "file": int(found["file"]), "late": late}
-        return Submission(
-            folder / inside, shown(whose), number, **about, problem=problem
-        )
+        whose, late = found["name"] or number, found["late"] is not None
+        about = shown(whose), number, "canvas", int(found["file"]), late, problem
+        return Submission(folder / inside, *about)
     if found := MOODLE.fullmatch(inside.parts[0]):
         whose, number = shown(found["name"]), found["number"] or ""
         return Submission(folder / inside, whose, number, "moodle", problem=problem)
@@ -135,12 +132,9 @@ def _title(submission):
 
 def shown(text):
     """The text without what a terminal or a file in UTF-8 cannot show."""
-    text = os.fsencode(text).decode("utf-8", "replace") if _odd(text) else str(text)
+    if any("\ud800" <= c <= "\udfff" for c in text):
+        text = os.fsencode(text).decode("utf-8", "replace")
     return "".join(c if c.isprintable() else " " for c in text)
-
-
-def _odd(text):
-    return any("\ud800" <= c <= "\udfff" for c in text)
 
 
 # What is in a notebook

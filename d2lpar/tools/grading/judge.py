@@ -28,13 +28,16 @@ import types
 from dataclasses import replace
 
 from ...checks import checker, judging
+from ...world.patching import patched
 from . import runner as runners
 from .exchange import Forbidden, decode, entrust
-from .process import ENDED, FORGED, KEY, sealed
+from .process import ENDED, FORGED, KEY, ending, sealed
 from .runner import TooLong, sentence, within
 
 GRACE = 15.0  # seconds that a runner may take to notice that its time is over
 LARGEST = 1 << 30  # bytes of one answer
+# Mistakes that a remark tells: what was to be measured was done elsewhere, or not.
+EVASIONS = {"replaced", "threads", "not measured", "too few", "whole work"}
 VARIATIONS = "d2lpar.checks.variations"
 
 
@@ -130,7 +133,7 @@ class Runner:
             return self._answer(number, time.monotonic() + seconds)
         except (EOFError, ConnectionError):
             self.process.join(5)
-            raise Ended(_exit(self.process.exitcode)) from None
+            raise Ended(ending(self.process.exitcode)) from None
         except OSError as error:  # an answer that is longer than LARGEST
             raise Broken(str(error)) from None
 
@@ -143,20 +146,10 @@ class Runner:
                 raise Broken("no number")
             if answer[0] == number:
                 if isinstance(answer[1], BaseException):
-                    raise _as_here(answer[1])
+                    late = type(answer[1]).__name__ == "TooLong"  # the runner's own
+                    raise TooLong() if late else answer[1]
                 return answer[1]
         raise TooLong
-
-
-def _as_here(error):
-    """The runner's own way to say that time was over is ours, too."""
-    return TooLong() if type(error).__name__ == "TooLong" else error
-
-
-def _exit(code):
-    if code is not None and code < 0:
-        return signal.Signals(-code).name
-    return f"exit {code}"
 
 
 def _run(job, runner, tell):
@@ -178,19 +171,24 @@ def _run(job, runner, tell):
 
 
 def _fairly_judged(step, job, runner):
-    """(score, report, remark or ""): nothing where the course was changed."""
+    """(score, report, remark or ""): nothing where the course was changed.
+
+    Nothing either where the answer looked for a way around the check.
+    """
     score, report, problem = 0.0, "", ""
     if not runner.ask("changed", seconds=GRACE * 4):
-        score, report, failed = _judge(step, job, runner)
-        problem = f"{step['exercise']}: {report}" if failed else ""
+        score, report, said = _judge(step, job, runner)
+        problem = f"{step['exercise']}: {said}" if said else ""
     if changed := runner.ask("changed", seconds=GRACE * 4):
         report = f"{changed} is not the course's own any more."
         return 0.0, report, report
+    if refused := runner.ask("refused", seconds=GRACE):
+        return 0.0, f"{refused}\n\n{report}", f"{step['exercise']}: {refused}"
     return score, report, problem
 
 
 def _judge(step, job, runner):
-    """(score, report, whether the check did not come to its end)."""
+    """(score, report, a remark or ""): also where the check did not come to its end."""
     reports, deadline = [], time.monotonic() + job["cell"]
 
     def check(name, function, hint=False, seed=0):
@@ -206,10 +204,11 @@ def _judge(step, job, runner):
     except (Ended, Broken):
         raise
     except (Exception, TooLong, SystemExit) as error:
-        return 0.0, sentence(error), True
+        return 0.0, sentence(error), sentence(error)
     if not reports:
-        return 0.0, "no check", True
-    return reports[-1].score, str(reports[-1]), False
+        return 0.0, "no check", "no check"
+    last = reports[-1]
+    return last.score, str(last), last.sentence * (last.mistake in EVASIONS)
 
 
 class Names(dict):
@@ -247,11 +246,8 @@ def _attempts_by(runner, deadline):
         there = replace(exercise, perform=perform)
         return usual(there, function, case, **options)
 
-    judging.Exercise.attempt = attempt
-    try:
+    with patched((judging.Exercise, "attempt", lambda _: attempt)):
         yield
-    finally:
-        judging.Exercise.attempt = usual
 
 
 def _perform(runner, deadline, exercise, function, case, **options):

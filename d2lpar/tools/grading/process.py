@@ -57,7 +57,7 @@ def _problem(lines, whole, problem, code):
         return FORGED
     if said or problem:
         return said[0] if said else problem
-    return None if {"end": True} in lines else ENDED.format(_exit(code))
+    return None if {"end": True} in lines else ENDED.format(ending(code))
 
 
 def _tell(stdin, key, job):
@@ -145,7 +145,8 @@ def _marked(work):
                 yield process
 
 
-def _exit(code):
+def ending(code):
+    """How a process ended, by its exit code: `SIGKILL`, `exit 1`."""
     if code is not None and code < 0:
         return signal.Signals(-code).name
     return f"exit {code}"

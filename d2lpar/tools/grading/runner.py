@@ -8,11 +8,16 @@ which runs no code of the submission.
 
 import contextlib
 import importlib
+import inspect
 import os
 import pickle
 import signal
 import sys
+import threading
+import types
 
+import numpy as np
+import torch
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
@@ -107,13 +112,81 @@ class Runner:
             with contextlib.suppress(ImportError):
                 importlib.import_module(module)
         function = self.shell.user_ns[name]
-        self.watch.checking = True
+        if busy := list(_strangers()):
+            self.watch.refused.append(f"a thread of a cell still runs: {busy[0]}")
+        threading.setprofile(None)
+        threading.settrace(None)
+        before, self.watch.checking = _shelves(), True
         try:
             with within(seconds), _quiet():
                 made = checker.find(exercise).perform(function, case, **options)
         finally:
             self.watch.checking = False
+            self.watch.refused += [
+                f"an answer leaves nothing behind, and this one left {name}"
+                for name in _left(before)
+            ]
         return {k: v for k, v in vars(made).items() if k not in ("case", "came")}
+
+    def refused(self):
+        """Why what was just judged is no answer, in a sentence, or ""; once."""
+        said, self.watch.refused = self.watch.refused, []
+        return next(iter(said), "")
+
+
+def _strangers():
+    """Names of threads of cells that still run: nothing counts what they do."""
+    running, main = sys._current_frames(), threading.main_thread()
+    threads = {thread.ident: thread for thread in threading.enumerate()}
+    for ident in running.keys() - threads.keys():
+        yield f"number {ident}"  # Python's own list does not have it
+    for ident in running.keys() & threads.keys():
+        thread = threads[ident]
+        target = inspect.unwrap(getattr(thread, "_target", None))
+        ours = str(getattr(target, "__module__", "")).startswith(("d2lpar.", "torch."))
+        plain = type(thread).__module__ in (threading.__name__, "__main__")
+        if plain and not ours and thread is not main:
+            yield thread.name
+
+
+def _shelves():
+    """{module: names of values in it}: there ranks that are threads may leave some.
+
+    Functions, classes and modules do not count: imports put them there.
+    """
+    usual = types.ModuleType | type | types.FunctionType | types.BuiltinFunctionType
+    shelves = {"os.environ": {*os.environ}, "sys.modules": set()}
+    for name, module in list(sys.modules.items()):
+        if not isinstance(module, types.ModuleType):
+            shelves["sys.modules"].add(name)
+        elif not name.startswith("d2lpar"):
+            shelves[name] = {
+                key
+                for key, value in list(vars(module).items())
+                if not (isinstance(value, usual) or key.startswith("__"))
+            }
+    return shelves
+
+
+def _left(before):
+    """Names that are there now and were not, where there was a module before."""
+    after = _shelves()
+    for name, keys in after.items():
+        new = keys - before.get(name, set())
+        if name not in before:  # it was imported, and has constants of its own
+            new = {key for key in new if _holds_data(vars(sys.modules[name])[key])}
+        yield from (f"{name}.{key}" for key in sorted(new))
+
+
+def _holds_data(value, depth=4):
+    """Is there a tensor, an array or a pickle in it?"""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list | tuple | set) and depth:
+        return any(_holds_data(each, depth - 1) for each in value)
+    if isinstance(value, bytes):
+        return value.startswith(b"\x80")
+    return isinstance(value, torch.Tensor | np.ndarray)
 
 
 def sentence(error):

@@ -18,22 +18,17 @@ import sys
 from multiprocessing import connection, context, process, reduction, util
 
 from ..environment import working_directory
+from ..patching import patched
 
 if "forkserver" in multiprocessing.get_all_start_methods():
     from multiprocessing import forkserver, popen_forkserver, resource_tracker
 else:  # Windows
     forkserver = None
 
-PRELOADED = (  # what most ranks need; to load it takes longer than to fork
-    "torch.distributed",
-    "torch._dynamo",
-    "numpy",
-    "cloudpickle",
-    "d2lpar.world.real.forks",
-    "d2lpar.world.real.worker",
-    "d2lpar.world.launch",
-    "d2lpar.allreduce",
-)
+# What most ranks need; to load it takes longer than to fork.
+PRELOADED = ["torch.distributed", "torch._dynamo", "numpy", "cloudpickle"]
+PRELOADED += ["d2lpar.world.real.forks", "d2lpar.world.real.worker"]
+PRELOADED += ["d2lpar.world.launch", "d2lpar.allreduce"]
 FORGET_ANOTHER = f"""
 import sys
 found = sys.modules.get("d2lpar")
@@ -61,7 +56,7 @@ class _Servers:
         """The server; it may still be loading torch."""
         if self.server is None:
             self.server = forkserver.ForkServer()
-            self.server.set_forkserver_preload(list(PRELOADED))
+            self.server.set_forkserver_preload(PRELOADED)
         with _undecided(), _uninterrupted():
             self.server.ensure_running()
         return self.server
@@ -171,12 +166,9 @@ def _spawned(rank):
     """A Popen of the `spawn` method whose child does not run `__main__`."""
     from multiprocessing import spawn
 
-    usual = spawn.get_preparation_data
-    spawn.get_preparation_data = lambda name: _preparation()
-    try:
+    told = lambda name: _preparation()
+    with patched((spawn, "get_preparation_data", lambda _: told)):
         return multiprocessing.get_context("spawn").Process._Popen(rank)
-    finally:
-        spawn.get_preparation_data = usual
 
 
 if forkserver is not None:

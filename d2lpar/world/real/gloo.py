@@ -30,16 +30,8 @@ from ..torch_private import LAST_TAG
 
 PRIVATE = LAST_TAG  # tags from here on belong to gather and scatter
 FOREVER = datetime.timedelta(days=7)  # the launcher sees what is stuck
-_ADDED = {
-    torch.float32,
-    torch.float64,
-    torch.float16,
-    torch.bfloat16,
-    torch.int8,
-    torch.uint8,
-    torch.int32,
-    torch.int64,
-}
+_ADDED = {torch.float32, torch.float64, torch.float16, torch.bfloat16}
+_ADDED |= {torch.int8, torch.uint8, torch.int32, torch.int64}
 _OPS = {
     "sum": ReduceOp.SUM,
     "avg": ReduceOp.SUM,
@@ -105,7 +97,7 @@ def _landing(tensors):
         return _span(tensors), None
     if tensors[0].device.type == "cuda":
         torch.cuda.current_stream().synchronize()  # nothing still reads or writes them
-    sizes = [tensor.numel() * tensor.element_size() for tensor in tensors]
+    sizes = _sizes(tensors)
     flat = torch.empty(sum(sizes), dtype=torch.uint8, device="cpu")
 
     def copy():
@@ -131,20 +123,20 @@ def _adjoin(tensors):
         inside = tensor.untyped_storage().data_ptr() == storage
         if not inside or tensor.data_ptr() != end or not tensor.is_contiguous():
             return False
-        end += tensor.numel() * tensor.element_size()
+        end += tensor.nbytes
     return True
 
 
 def _span(tensors):
     """One view, as bytes, of tensors that adjoin."""
-    first, size = tensors[0], sum(t.numel() * t.element_size() for t in tensors)
+    first, size = tensors[0], sum(_sizes(tensors))
     start = first.storage_offset() * first.element_size()
     whole = torch.empty(0, dtype=torch.uint8, device="cpu")
     return whole.set_(first.untyped_storage(), start, (size,), (1,))
 
 
 def _sizes(tensors):
-    return [tensor.numel() * tensor.element_size() for tensor in tensors]
+    return [tensor.nbytes for tensor in tensors]
 
 
 def _send(real, call, me):
@@ -168,14 +160,10 @@ def _broadcast(real, call, me):
     root = call.ranks.index(call.root)
     works, copies = [], []
     for tensor in call.outputs:
-        flat, copy = _broadcast_into(tensor, root == me)
+        flat, copy = (_bytes([tensor]), None) if root == me else _landing([tensor])
         works.append(_broadcast_bytes(real, flat, root))
         copies.append(copy)
     return Begun(works, lambda: _do_all(copies))
-
-
-def _broadcast_into(tensor, is_root):
-    return (_bytes([tensor]), None) if is_root else _landing([tensor])
 
 
 def _broadcast_bytes(real, flat, root):
@@ -290,7 +278,7 @@ def _write_back(parts, call):
             tensor.copy_(host)
 
 
-def _all_reduce_of_bytes(real, call, targets=None):
+def _all_reduce_of_bytes(real, call):
     works, gathered = [], []
     for tensor in call.inputs:
         data = _bytes([tensor])
@@ -327,16 +315,6 @@ def _barrier(real, call, me):
     return Begun([real.barrier()])
 
 
-_KINDS = {
-    "send": _send,
-    "recv": _recv,
-    "broadcast": _broadcast,
-    "all_gather": _all_gather,
-    "all_to_all": _all_to_all,
-    "reduce_scatter": _reduce_scatter,
-    "gather": _gather,
-    "scatter": _scatter,
-    "all_reduce": _all_reduce,
-    "reduce": _reduce,
-    "barrier": _barrier,
-}
+_CALLS = (_send, _recv, _broadcast, _all_gather, _all_to_all, _reduce_scatter)
+_CALLS += (_gather, _scatter, _all_reduce, _reduce, _barrier)
+_KINDS = {function.__name__[1:]: function for function in _CALLS}

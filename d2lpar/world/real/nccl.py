@@ -30,15 +30,10 @@ def begin(real, call):
     reads = [_on_gpu(tensor) for tensor in call.inputs]
     in_place = call.kind in ("all_reduce", "broadcast", "reduce")
     writes = reads if in_place else [_on_gpu(tensor) for tensor in call.outputs]
+    pairs = zip(call.outputs, writes, strict=True)
+    copies = [(tensor, copy) for tensor, copy in pairs if tensor is not copy]
     if call.kind == "reduce" and call.rank != call.root:
-        writes = [tensor.clone() for tensor in writes]
-    copies = [
-        (tensor, copy)
-        for tensor, copy in zip(call.outputs, writes, strict=True)
-        if tensor is not copy
-    ]
-    if call.kind == "reduce" and call.rank != call.root:
-        copies = []
+        writes, copies = [tensor.clone() for tensor in writes], []
     work = _KINDS[call.kind](real, call, reads, writes)
     return work, copies
 
@@ -58,13 +53,13 @@ def _options(kind, call):
     return options
 
 
-def _several(real, tensors, one):
+def _several(real, tensors, operation, options):
     """One native work for the tensors: one after the other in one NCCL group."""
     if len(tensors) == 1:
-        return one(tensors[0])
+        return operation(tensors, options)
     real._start_coalescing()
     for tensor in tensors:
-        one(tensor)
+        operation([tensor], options)
     return real._end_coalescing()
 
 
@@ -77,18 +72,15 @@ def _recv(real, call, reads, writes):
 
 
 def _all_reduce(real, call, reads, writes):
-    options = _options("Allreduce", call)
-    return _several(real, writes, lambda tensor: real.allreduce([tensor], options))
+    return _several(real, writes, real.allreduce, _options("Allreduce", call))
 
 
 def _broadcast(real, call, reads, writes):
-    options = _options("Broadcast", call)
-    return _several(real, writes, lambda tensor: real.broadcast([tensor], options))
+    return _several(real, writes, real.broadcast, _options("Broadcast", call))
 
 
 def _reduce(real, call, reads, writes):
-    options = _options("Reduce", call)
-    return _several(real, writes, lambda tensor: real.reduce([tensor], options))
+    return _several(real, writes, real.reduce, _options("Reduce", call))
 
 
 def _all_gather(real, call, reads, writes):
@@ -119,16 +111,6 @@ def _barrier(real, call, reads, writes):
     return work
 
 
-_KINDS = {
-    "send": _send,
-    "recv": _recv,
-    "broadcast": _broadcast,
-    "all_gather": _all_gather,
-    "all_to_all": _all_to_all,
-    "reduce_scatter": _reduce_scatter,
-    "gather": _gather,
-    "scatter": _scatter,
-    "all_reduce": _all_reduce,
-    "reduce": _reduce,
-    "barrier": _barrier,
-}
+_CALLS = (_send, _recv, _broadcast, _all_gather, _all_to_all, _reduce_scatter)
+_CALLS += (_gather, _scatter, _all_reduce, _reduce, _barrier)
+_KINDS = {function.__name__[1:]: function for function in _CALLS}

@@ -98,14 +98,21 @@ class RecordedEngine(Engine):
         self.pause()
         start = self.now()
         time.sleep(seconds)
-        self.record("compute", "sleep", start, self.now(), where=where_called())
+        about = {"where": where_called(), "label": self.label}
+        self.record("compute", "sleep", start, self.now(), **about)
+        self.resume()
+
+    def relabel(self, label):
+        self.pause()
+        super().relabel(label)
         self.resume()
 
     def pause(self):
         """The rank stops computing; what it did since `resume` is an event."""
         now = time.perf_counter()
         if now - self.since > SHORT and threading.get_ident() == self._thread:
-            self.record("compute", "compute", self.since - self.zero, now - self.zero)
+            span = self.since - self.zero, now - self.zero
+            self.record("compute", "compute", *span, label=self.label)
 
     def resume(self):
         """The rank goes on computing."""

@@ -156,7 +156,8 @@ def live(engine, run):
     engine.journal.set_state(message.kind)
     message.report = _partial(engine, ("", 0), message.kind)
     message.report.result = result
-    message.report.peak_memory = _peak_memory()
+    if torch.cuda.is_initialized():
+        message.report.peak_memory = torch.cuda.max_memory_allocated()
     if error is not None:
         describe(message, error, engine)
     return message
@@ -262,11 +263,6 @@ def barrier(engine):
         torch.cuda.synchronize()
     else:
         real.barrier().wait()
-
-
-def _peak_memory():
-    """Most bytes of the GPU that tensors of this rank held, None without a GPU."""
-    return torch.cuda.max_memory_allocated() if torch.cuda.is_initialized() else None
 
 
 def describe(message, error, engine):

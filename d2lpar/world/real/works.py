@@ -30,9 +30,10 @@ class _Work(torch_private.CallWork):
             peer = call.source if call.peer is None else call.peer
         else:
             stream, peer = "comm", None
-            size = sum(t.numel() * t.element_size() for t in call.outputs)
-        span, ends = (self.start, stop), {"peer": peer, "id": call.id}
-        self.engine.record(stream, call.kind, *span, size, **ends, where=call.where)
+            size = sum(tensor.nbytes for tensor in call.outputs)
+        span, about = (self.start, stop), {"where": call.where, "label": call.label}
+        about |= {"peer": peer, "id": call.id}
+        self.engine.record(stream, call.kind, *span, size, **about)
         self.engine.beat()
 
 

@@ -1,5 +1,6 @@
 """The simulated cluster: ranks are threads of this process, time is virtual.
 
 `simulator` gives the turns, `matching` pairs sends with receives, `network` says when
-what arrives. Imports nothing from `real`.
+what arrives, `native` how long a library's collectives take.
+Imports nothing from `real`.
 """

@@ -100,15 +100,9 @@ def patches_undone(warn):
             )
 
 
-_KINDS = (  # what is put back; asking isinstance would trouble torch's old names
-    type,
-    staticmethod,
-    classmethod,
-    types.FunctionType,
-    types.BuiltinFunctionType,
-    types.MethodDescriptorType,
-    types.WrapperDescriptorType,
-)
+# What is put back; asking isinstance would trouble torch's old names.
+_KINDS = type, staticmethod, classmethod, types.FunctionType, types.BuiltinFunctionType
+_KINDS += types.MethodDescriptorType, types.WrapperDescriptorType
 
 
 def _undo(holder, before):

@@ -8,7 +8,7 @@ import itertools
 from collections import defaultdict
 
 from .. import explain
-from ..calls import cost_of, disagreement, reduced
+from ..calls import cost_of, disagreement, part_of, reduced
 from ..engine import Status, waiting
 from ..torch_private import copy_raw, raw_tensors
 from .network import Network
@@ -63,10 +63,7 @@ class Matching:
         sent = message.send
         a, b = sent.inputs[0], receive.outputs[0]
         if a.dtype != b.dtype or a.numel() != b.numel():
-            why = (
-                "The two ends of a message must have one dtype and number of elements."
-            )
-            self._disagree(sent, receive, why)
+            self._disagree(sent, receive, explain.ENDS_DIFFER)
         message.receive, receive.source = receive, sent.rank
         if message.data is None:
             self._travel(now, message)
@@ -81,15 +78,17 @@ class Matching:
             if message.receive is not None:
                 self._deliver(message, stop)
 
-        self.network.message(now, call.rank, call.peer, message.nbytes, arrived)
+        ends = [] if message.data is not None else [call, message.receive]
+        self.network.message(now, call.rank, call.peer, message.nbytes, ends, arrived)
 
     def _deliver(self, message, finish):
         send, receive, data = message.send, message.receive, message.data
         copy_raw(send.inputs[0] if data is None else data, receive.outputs[0])
         a, b, engines = send.rank, receive.rank, self.sim.engines
         what, id = (message.start, message.arrived, message.nbytes, 0), message.id
-        engines[a].events.append((a, "send", "send", *what, b, id, send.where))
-        engines[b].events.append((b, "recv", "recv", *what, a, id, receive.where))
+        for call, engine, peer in ((send, engines[a], b), (receive, engines[b], a)):
+            about = {"where": call.where, "label": call.label, "part": message.part}
+            engine.record(call.kind, call.kind, *what, peer, id, **about)
         self.sim.complete(receive, finish)
         if data is None:
             self.sim.complete(send, finish)
@@ -115,12 +114,13 @@ class Matching:
             with raw_tensors():
                 perform(calls)
             for each in calls:
-                size = sum(t.numel() * t.element_size() for t in each.outputs)
+                size = sum(tensor.nbytes for tensor in each.outputs)
                 engine = self.sim.engines[each.rank]
-                engine.record("comm", call.kind, start, stop, size, where=each.where)
+                about = {"where": each.where, "label": each.label}
+                engine.record("comm", call.kind, start, stop, size, **about)
                 self.sim.complete(each, stop)
 
-        self.network.collective(now, call.group, call.ranks, cost, cost.steps, done)
+        self.network.collective(now, cost, calls, done)
 
     def _check(self, calls, call):
         """Raise MismatchError where this call does not fit those already there."""
@@ -146,11 +146,12 @@ class Matching:
 
 
 class _Message:
-    __slots__ = ("id", "send", "nbytes", "receive", "data", "start", "arrived")
+    __slots__ = ("id", "send", "nbytes", "receive", "data", "start", "arrived", "part")
 
     def __init__(self, id, send):
         self.id, self.send, self.nbytes = id, send, send.inputs[0].nbytes
         self.receive = self.data = self.start = self.arrived = None
+        self.part = part_of(send.inputs[0])
 
 
 def _joint_cost(calls):
@@ -162,9 +163,7 @@ def _joint_cost(calls):
     if len(costs) == 1:
         return costs[0]
     steps = tuple(max(sizes) for sizes in zip(*(c.steps for c in costs), strict=True))
-    return type(costs[0])(
-        (), costs[0].rounds, costs[0].edges, steps, costs[0].latencies
-    )
+    return costs[0]._replace(sends=(), steps=steps)
 
 
 def perform(calls):
@@ -184,10 +183,8 @@ def perform(calls):
             total = reduced([other.inputs[r] for other in calls], first.op)
             copy_raw(total, call.outputs[0])
     else:
-        copies = [
-            (target, source.clone()) for target, source in _copies(kind, calls, root)
-        ]
-        for target, source in copies:
+        pairs = _copies(kind, calls, root)
+        for target, source in [(target, x.clone()) for target, x in pairs]:
             copy_raw(source, target)
 
 

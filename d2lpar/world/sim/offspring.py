@@ -16,6 +16,7 @@ import threading
 import time
 import traceback
 
+from ...show.texts import chain
 from ..torch_private import current_engine
 
 # Where Python starts a thread; which of them there are depends on its version.
@@ -122,24 +123,15 @@ def _runs(process):
     return getattr(process, "_popen", None) is not None and process.exitcode is None
 
 
-def _chain(error):
-    """The error and those that led to it, which may go round in a circle."""
-    seen = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        yield error
-        error = error.__cause__ or error.__context__
-
-
 def _clear_frames(error):
     """The frames in which an error was raised hold no values any more."""
-    for each in _chain(error):
+    for each in chain(error):
         traceback.clear_frames(each.__traceback__)
 
 
 def _drop_frames(error):
     """The error holds no frames any more, whose functions hold their globals."""
-    for each in _chain(error):
+    for each in chain(error):
         each.__traceback__ = None
 
 

@@ -13,6 +13,7 @@ from ..outcome import RankReport
 from ..threads import Interruptible, user_line
 
 POLL = 1e-6  # virtual seconds that a look at `is_completed` costs
+ITEM = "_local_scalar_dense"  # what `x.item()` and `float(x)` execute: they wait
 
 
 class SimulatedWork(torch_private.CallWork):
@@ -48,7 +49,10 @@ class SimulatedEngine(Engine):
 
     def __init__(self, sim, rank):
         super().__init__(rank, sim.n)
-        self.sim, self.clock, self.cluster = sim, 0.0, sim.cluster
+        self.sim, self.cluster = sim, sim.cluster
+        self.clock = 0.0  # of the device: when it has done all that was asked for
+        self.host = 0.0  # of the thread that asks: it runs ahead, launch by launch
+        self._paid = 0.0  # until when overlap is accounted for
         self.baton = threading.Lock()
         self.baton.acquire()
         self.state, self.blocked = "running", None
@@ -82,6 +86,8 @@ class SimulatedEngine(Engine):
         """All others know of the call; those of a batch begin at once."""
         if not call.batch or call.batch != self._last_batch:
             self.sim.turn(self)
+            if self._contend():
+                self.sim.turn(self)
         self._last_batch = call.batch
         matching, group = self.sim.matching, self._groups[call.group]
         if call.kind == "send":
@@ -99,6 +105,7 @@ class SimulatedEngine(Engine):
             self.blocked = call
             self.sim.hand_on(self)
             self.blocked = None
+        self._contend()
         if call.finish > self.clock:
             self.record("compute", "wait", self.clock, call.finish, where=call.where)
             self.clock = call.finish
@@ -106,30 +113,66 @@ class SimulatedEngine(Engine):
 
     def poll(self, call):
         """Is the call complete?  To look takes a moment, in which others go on."""
-        self.clock += POLL
+        self.host = self.clock = self.clock + POLL
         self.sim.turn(self)
         if call.done:
+            self._contend()
             self.waited(call)
         else:
             self._polled, self._looked = call, time.monotonic()
         return call.done
 
+    def _contend(self):
+        """What was computed while bytes of this rank moved has taken longer.
+
+        The kernels that communicate take processors and memory bandwidth.  The time
+        is added where the rank calls the next time; gives whether it is any.
+        """
+        before, self._paid = self._paid, self.clock
+        moving = [
+            (max(c.start, before), c.finish)
+            for c in self.open.values()
+            if c.start is not None and c.finish > before
+        ]
+        if not self.cluster.contention or not moving:
+            return False
+        both = 0.0
+        for _, stream, name, begin, end, *_ in reversed(self.events):
+            if stream == "compute" and name not in ("wait", "sleep", "slowed"):
+                if end <= before:
+                    break
+                both += _covered(begin, end, moving)
+        if both:
+            begin, where = self.clock, where_called()
+            self._paid = self.clock = begin + both * self.cluster.contention
+            self.record("compute", "slowed", begin, self.clock, where=where)
+        return both > 0
+
     def sleep(self, seconds):
-        start = self.clock
+        start, about = self.clock, {"where": where_called(), "label": self.label}
         self.clock += seconds * self.cluster.slow_factor(self.rank)
-        self.record("compute", "sleep", start, self.clock, where=where_called())
+        self.host = self.clock
+        self.record("compute", "sleep", start, self.clock, **about)
         self.sim.activity += 1
         self.naps += 1
 
     def now(self):
+        self.host = self.clock  # who asks has waited for the device
         return self.clock
 
     def charge(self, name, flops, nbytes, dtype):
-        seconds = self.cluster.compute_seconds(self.rank, flops, nbytes, dtype)
-        start, where = self.clock, where_called()
-        self.clock += seconds
-        span = start, self.clock
-        self.record("compute", name, *span, nbytes, flops, where=where)
+        """The device does an operation, as soon as it is free and has been asked.
+
+        The event holds the time in which the device waits for the launch, too.
+        """
+        cluster, begin = self.cluster, self.clock
+        seconds = cluster.compute_seconds(self.rank, flops, nbytes, dtype)
+        self.host += cluster.launch_seconds(self.rank)
+        self.clock = max(self.clock, self.host) + seconds
+        if name == ITEM:
+            self.host = self.clock
+        about = {"where": where_called(), "label": self.label}
+        self.record("compute", name, begin, self.clock, nbytes, flops, **about)
 
     def storage_resized(self, storage):
         self.meter.resized(storage)
@@ -155,3 +198,13 @@ class SimulatedEngine(Engine):
             if recent and self._polled is not None and self._polled.id in self.open:
                 status.polls = waiting(self._polled)
         return status
+
+
+def _covered(begin, end, spans):
+    """How much of the time from begin to end is inside any of the spans."""
+    total, reached = 0.0, begin
+    for start, stop in sorted(spans):
+        start, stop = max(start, reached), min(stop, end)
+        if stop > start:
+            total, reached = total + stop - start, stop
+    return total

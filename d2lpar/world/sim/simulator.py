@@ -8,6 +8,7 @@ All ranks share one processor: to wake a thread on another one takes longer, twi
 message.  Where other programs want that processor, the ranks move to another.
 """
 
+import contextlib
 import gc
 import heapq
 import itertools
@@ -156,10 +157,8 @@ class Simulator:
         self.stopping = True
         for engine in self.engines:
             if engine.baton.locked():
-                try:
+                with contextlib.suppress(RuntimeError):  # it was released in between
                     engine.baton.release()
-                except RuntimeError:  # it was released in between
-                    pass
 
     def statuses(self):
         return [engine.status() for engine in self.engines]
@@ -208,12 +207,8 @@ class Simulator:
 
     def _start(self, payload):
         for engine in self.engines:
-            engine.thread = threading.Thread(
-                target=run_rank,
-                args=(self, engine, [payload]),
-                name=f"rank {engine.rank}",
-                daemon=True,
-            )
+            args, name = (self, engine, [payload]), f"rank {engine.rank}"
+            engine.thread = threading.Thread(None, run_rank, name, args, daemon=True)
             engine.thread.start()
         self._gather(processor())
         self._next().baton.release()
@@ -295,15 +290,14 @@ class Simulator:
             report.entries, report.events = engine.entries, engine.events
             report.warnings = engine.warnings
             report.peak_memory = engine.meter.peak + engine.meter.others_peak
+            report.aside = engine.meter.aside
             reports.append(report)
         reports[0].warnings += self.warnings
         elapsed = max(engine.clock for engine in self.engines)
         if self.failure is not None and self.left_behind:
             ranks = ", ".join(str(rank) for rank in self.left_behind)
-            note = (
-                f"\n  (the thread of rank {ranks} cannot be stopped and is left behind)"
-            )
-            self.failure.args = (self.failure.args[0] + note,)
+            note = f"the thread of rank {ranks} cannot be stopped and is left behind"
+            self.failure.args = (f"{self.failure.args[0]}\n  ({note})",)
         left_over = self.matching.left_over()
         self._let_go()
         return Outcome(reports, elapsed, self.failure, left_over)

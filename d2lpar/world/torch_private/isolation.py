@@ -48,23 +48,14 @@ class _WorldOfThread:
     """torch's table of process groups: a rank's own in its thread, else the usual."""
 
     def __init__(self, usual):
-        self._usual = usual
+        vars(self)["_usual"] = usual
 
     @property
     def default_pg(self):  # asked for many times in every call
         return (here.world or self._usual).default_pg
 
-    @default_pg.setter
-    def default_pg(self, group):
-        (here.world or self._usual).default_pg = group
-
-    @property
-    def group_count(self):
-        return (here.world or self._usual).group_count
-
-    @group_count.setter
-    def group_count(self, count):
-        (here.world or self._usual).group_count = count
+    def __setattr__(self, name, value):
+        setattr(here.world or self._usual, name, value)
 
     def __getattr__(self, name):
         return getattr(here.world or self._usual, name)

@@ -11,6 +11,7 @@ import torch.distributed.distributed_c10d as c10d
 import torch.distributed.nn.functional  # it keeps the group of the moment of its import
 
 from .. import ship
+from ..patching import in_both, patched
 from .group import Group
 from .here import current_engine, here
 
@@ -18,30 +19,23 @@ from .here import current_engine, here
 @contextlib.contextmanager
 def watch_calls():
     """Inside, batches of messages and freed storages are seen by the engine."""
-    batch, resize = dist.batch_isend_irecv, torch.UntypedStorage.resize_
-    init = torch.optim.Adam._init_group
-    group, pickle = dist.new_group, (c10d._pickler, c10d._unpickler)
-    join, barrier = dist.init_process_group, dist.monitored_barrier
-    accelerator = torch._C._get_accelerator
-    c10d._pickler, c10d._unpickler = ship.Pickler, ship.Unpacker
-    dist.batch_isend_irecv = c10d.batch_isend_irecv = _batched(batch)
-    dist.new_group = c10d.new_group = _of_this_world(group)
-    dist.init_process_group = c10d.init_process_group = _already_joined
-    dist.monitored_barrier = c10d.monitored_barrier = _monitored(barrier)
-    torch.UntypedStorage.resize_ = _watched_resize(resize)
-    torch.optim.Adam._init_group = _counting_on_host(init)
-    torch._C._get_accelerator = _of_this_rank(accelerator)
-    try:
+    by_both = in_both(
+        dist,
+        c10d,
+        batch_isend_irecv=_batched,
+        new_group=_of_this_world,
+        init_process_group=lambda _: _already_joined,
+        monitored_barrier=_monitored,
+    )
+    with patched(
+        *by_both,
+        (c10d, "_pickler", lambda _: ship.Pickler),
+        (c10d, "_unpickler", lambda _: ship.Unpacker),
+        (torch.UntypedStorage, "resize_", _watched_resize),
+        (torch.optim.Adam, "_init_group", _counting_on_host),
+        (torch._C, "_get_accelerator", _of_this_rank),
+    ):
         yield
-    finally:
-        dist.batch_isend_irecv = c10d.batch_isend_irecv = batch
-        dist.new_group = c10d.new_group = group
-        dist.init_process_group = c10d.init_process_group = join
-        dist.monitored_barrier = c10d.monitored_barrier = barrier
-        c10d._pickler, c10d._unpickler = pickle
-        torch.UntypedStorage.resize_ = resize
-        torch.optim.Adam._init_group = init
-        torch._C._get_accelerator = accelerator
 
 
 def _batched(original):
@@ -174,8 +168,5 @@ def saves_at_once():
             future.set_exception(error)
         return future
 
-    ThreadPoolExecutor.submit = now
-    try:
+    with patched((ThreadPoolExecutor, "submit", lambda _: now)):
         yield
-    finally:
-        ThreadPoolExecutor.submit = submit

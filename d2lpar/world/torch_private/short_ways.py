@@ -12,6 +12,7 @@ import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 from torch.overrides import has_torch_function_unary
 
+from ..patching import in_both, patched
 from .group import LAST_TAG, Group
 from .here import here
 
@@ -19,19 +20,15 @@ from .here import here
 @contextlib.contextmanager
 def short_ways():
     """Inside, plain messages of ranks that are threads go straight to the engine."""
-    new, init = vars(dist.P2POp)["__new__"], dist.P2POp.__init__
-    usual = dist.send, dist.recv, dist.batch_isend_irecv
-    dist.P2POp.__new__ = staticmethod(_short_new(new.__func__))
-    dist.P2POp.__init__ = _short_init(init)
-    dist.send = c10d.send = _short_send(dist.send)
-    dist.recv = c10d.recv = _short_recv(dist.recv)
-    dist.batch_isend_irecv = c10d.batch_isend_irecv = _short_batch(usual[2])
-    try:
+    by_both = in_both(
+        dist, c10d, send=_short_send, recv=_short_recv, batch_isend_irecv=_short_batch
+    )
+    with patched(
+        (dist.P2POp, "__new__", lambda usual: staticmethod(_short_new(usual))),
+        (dist.P2POp, "__init__", _short_init),
+        *by_both,
+    ):
         yield
-    finally:
-        dist.P2POp.__new__, dist.P2POp.__init__ = new, init
-        dist.send, dist.recv, dist.batch_isend_irecv = usual
-        c10d.send, c10d.recv, c10d.batch_isend_irecv = usual
 
 
 def _plain_group(tensor, peer, group, tag, group_peer=None):

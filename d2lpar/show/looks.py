@@ -1,0 +1,77 @@
+"""How pictures look: colours, hatching, and figures that describe themselves.
+
+Importing this module does not import matplotlib.
+"""
+
+import functools
+import io
+import sys
+
+from .events import CODES, PASSES
+
+# Okabe-Ito colours; lightness, hatching and letters tell them apart in grey.
+FACES = {
+    "compute": "#0072B2",
+    "forward": "#56B4E9",
+    "backward": "#E69F00",
+    "weight gradient": "#F0E442",
+    "blocked": "#FFFFFF",
+    "transferring": "#C4C4C4",
+    "waiting": "#FFFFFF",
+    "sending": "#CC79A7",
+    "receiving": "#F0D4E3",
+    "AG": "#9ADBC7",
+    "RS": "#009E73",
+    "AR": "#00563F",
+    "collective": "#009E73",
+}
+EDGES = {"blocked": "#999999", "waiting": "#999999", "receiving": "#CC79A7"}
+HATCHES = {"blocked": "////", "waiting": "\\\\\\\\", "collective": "...."}
+HATCHES |= {"weight gradient": ".."}
+WORDS = {"waiting": "in a call, wire unseen"} | {
+    name: f"{name} ({letter})" for letter, name in PASSES.items()
+}
+WORDS |= {code: f"{code} {name}" for name, code in CODES.items()}
+BESIDE = {"loc": "upper left", "bbox_to_anchor": (1.01, 1), "borderaxespad": 0}
+BESIDE |= {"frameon": False}  # of a legend
+INK = dict.fromkeys(("compute", "RS", "AR", "collective"), "white")
+
+
+def _small_png(figure):
+    """The picture with at most 256 colours: a third of the bytes."""
+    from PIL import Image, PngImagePlugin
+
+    whole, small = io.BytesIO(), io.BytesIO()
+    figure.savefig(whole, format="png")
+    about = PngImagePlugin.PngInfo()
+    about.add_itxt("Description", figure.alt)
+    few = Image.open(whole).convert("RGB").quantize(256, dither=Image.Dither.NONE)
+    few.save(small, "png", pnginfo=about, optimize=True)
+    return small.getvalue()
+
+
+def _outrank_pyplot(kind):
+    """A notebook shows our PNG also after pyplot has set its own for all figures."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    if shell is not None:
+        formatter = shell.display_formatter.formatters["image/png"]
+        formatter.for_type(kind, _small_png)
+
+
+@functools.cache
+def picture_class():
+    """A Figure that shows itself in a notebook, with its description."""
+    from matplotlib.figure import Figure
+
+    class Picture(Figure):
+        alt = ""
+
+        def __repr__(self):
+            return f"<Picture: {self.alt}>"
+
+        def _repr_mimebundle_(self, include=None, exclude=None):
+            _outrank_pyplot(type(self))
+            data = {"text/plain": repr(self), "image/png": _small_png(self)}
+            return data, {"image/png": {"alt": self.alt}}
+
+    return Picture

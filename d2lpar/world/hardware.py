@@ -1,0 +1,111 @@
+"""The accelerators of `hardware.csv`, and what share of their rates is reached.
+
+The table holds what data sheets promise at boost clock, each row with its source.
+What is measured instead stands below as a share of it, each with its source.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+import re
+from dataclasses import dataclass
+from importlib import resources
+from itertools import combinations
+
+PCIE_RATE = {"PCIe2 x16": 8e9, "PCIe3 x16": 15.75e9}  # bytes per second, one way
+PCIE_RATE |= {"PCIe4 x16": 31e9, "PCIe5 x16": 63e9}
+# Best measured bf16 matrix product over the dense peak (stas00/ml-engineering).
+# The others have no such figure: 0.8 is a guess in the same range.
+MATMUL_SHARE = {"A100": 0.87, "H100": 0.80, "H200": 0.80, "B200": 0.78}
+DEFAULT_SHARE = 0.80
+# float64 over float32 rate, where it is not a half (CUDA C++ programming guide,
+# throughput of arithmetic instructions).
+DOUBLE_SHARE = {"K20": 1 / 3, "K80": 1 / 3, "T4": 1 / 32, "2070": 1 / 32}
+DOUBLE_SHARE |= {"L4": 1 / 64, "4090": 1 / 64}
+OPTIONAL_WORDS = {"SXM", "SXM2", "RTX", "SUPER", "40GB", "80GB", "(one", "GK210)"}
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One row of hardware.csv in bytes, bytes per second and FLOP per second.
+
+    `peer_rate` is the sum of all its links to other GPUs, one way, `pair_rate` what
+    one pair of GPUs has of it.  Behind a switch both are the same.  In servers of
+    V100 each of the six links goes to a neighbour of its own, or two go together:
+    the rate of a pair is that of one link.  None: there is only PCIe.
+    """
+
+    name: str
+    memory: float
+    memory_rate: float
+    fp32: float  # of a TPU the 16-bit peak: it multiplies float32 in bfloat16
+    half: float | None  # dense 16-bit peak; None without 16-bit arithmetic
+    peer_rate: float | None
+    pair_rate: float | None
+    host_rate: float  # to the host by PCIe, one way
+    per_slot: int  # GPUs that share one PCIe slot, behind a switch on their board
+    source: str
+
+    @property
+    def short(self):
+        """The name as one writes it: `A100`, `A100-40GB`, `RTX4090`."""
+        silent = OPTIONAL_WORDS - {"40GB", "RTX", "SUPER"}
+        words = [word for word in self.name.split() if word not in silent]
+        return "-".join(words).replace("RTX-", "RTX")
+
+    def figure(self, table, default):
+        """The entry of a table by the model's number, or the default."""
+        return next((v for k, v in table.items() if k in self.name.split()), default)
+
+
+@functools.cache
+def gpus():
+    """All known GPUs, as in hardware.csv."""
+    text = resources.files(__package__).joinpath("hardware.csv").read_text("utf-8")
+    return tuple(_gpu(row) for row in csv.DictReader(text.splitlines()))
+
+
+def _gpu(row):
+    def rate(column, unit):
+        return float(row[column]) * unit if row[column] else None
+
+    half = rate("bf16_or_fp16_dense_TFLOPs", 1e12)
+    return Gpu(
+        name=row["gpu"],
+        memory=float(row["memory_GB"]) * 1e9,
+        memory_rate=float(row["memory_GBps"]) * 1e9,
+        fp32=rate("fp32_TFLOPs", 1e12) or half,
+        half=half,
+        peer_rate=rate("gpu_to_gpu_GBps_one_way", 1e9),
+        pair_rate=rate("one_pair_GBps_one_way", 1e9),
+        host_rate=PCIE_RATE[row["host_link"]],
+        per_slot=int(row["per_slot"]),
+        source=row["source"],
+    )
+
+
+def find_gpu(name):
+    """The GPU of that name, whatever its case, spaces and hyphens.
+
+    `A100` is the SXM module with 80 GB, `H100` the SXM one: of several the largest.
+    """
+    wanted = _plain(re.sub(r"(?i)nvidia|tesla|geforce", "", name))
+    found = [gpu for gpu in gpus() if wanted in _spellings(gpu.name)]
+    if not found:
+        known = ", ".join(gpu.short for gpu in gpus())
+        raise ValueError(f"There is no GPU '{name}': the known ones are {known}.")
+    return max(found, key=lambda gpu: gpu.memory)
+
+
+def _plain(name):
+    name = re.sub(r"sxm\d(?!\d*gb)", "sxm", name.lower())  # SXM2, SXM4: one thing
+    return re.sub(r"[^a-z0-9]", "", name)
+
+
+def _spellings(name):
+    """All ways to write a name: its words, with or without the optional ones."""
+    words = name.split()
+    some = [w for w in words if w in OPTIONAL_WORDS]
+    drops = (set(d) for k in range(len(some) + 1) for d in combinations(some, k))
+    return {_plain("".join(w for w in words if w not in drop)) for drop in drops}

@@ -1,0 +1,207 @@
+"""What a report says of a wrong outcome that no mistake of its exercise explains."""
+
+import pytest
+import torch
+
+from d2lpar.checks.judging import Attempt, Case, Exercise, same
+from d2lpar.checks.relations import FORMS, RELATIONS, relation
+from d2lpar.checks.requirements import untouched
+from d2lpar.checks.usual import WRONG, usual_mistake
+
+EXERCISE = Exercise("99.2", None, words={"title": "Anything"})
+UNEVEN = torch.tensor([0.5, 2.0, 0.3, 3.0], dtype=torch.float64)
+
+
+def drawn(*shape):
+    made = torch.Generator().manual_seed(sum(shape))
+    return torch.randn(shape, generator=made, dtype=torch.float64)
+
+
+def matrices(n):
+    """What is right on n ranks: one matrix each."""
+    return [drawn(3, 4) + r for r in range(n)]
+
+
+def tried(wrong, sizes=(2, 3, 4), right=matrices, root=1):
+    """Attempts in which `wrong(what is right on each rank, rank)` came."""
+    made = []
+    for n in sizes:
+        inputs = [(drawn(5, 2) * (r + 2), drawn(4)) for r in range(n)]
+        case = Case(n, f"{n} ranks", inputs, right(n), {"root": root % n})
+        attempt = Attempt(case, args=inputs, agrees=EXERCISE.agrees)
+        attempt.came = [wrong(case.expected, r) for r in range(n)]
+        attempt.right = attempt.gives(case.expected)
+        made.append(attempt)
+    return [attempt for attempt in made if not attempt.right]
+
+
+def sentence(text):
+    return f"Wherever the outcome is wrong, what came {text}."
+
+
+CAME = {
+    "has the right values, but the wrong type or dtype": lambda x, r: x[r].float(),
+    "has the right values, but the wrong shape": lambda x, r: x[r].reshape(4, 3),
+    "is right in its first digits only": lambda x, r: x[r].float().double(),
+    "is not a number (NaN)": lambda x, r: x[r] * torch.nan,
+    "is zero": lambda x, r: 0 * x[r],
+    "is an argument as it was before the call": lambda x, r: drawn(5, 2) * (r + 2),
+    "is the transpose of what was expected": lambda x, r: x[r].T,
+    "has the opposite sign": lambda x, r: -x[r],
+    "is twice what was expected": lambda x, r: 2 * x[r],
+    "is half of what was expected": lambda x, r: x[r] / 2,
+    "is n times what was expected, for n ranks": lambda x, r: x[r] * len(x),
+    "is 1/n of what was expected, for n ranks": lambda x, r: x[r] / len(x),
+    "is B times what was expected, for B rows": lambda x, r: 5 * x[r],
+    "is 1/B of what was expected, for B rows": lambda x, r: x[r] / 5,
+    "is too large by exactly one": lambda x, r: x[r] + 1,
+    "is too small by exactly one": lambda x, r: x[r] - 1,
+    "has an argument added once too often": lambda x, r: x[r] + drawn(4),
+    "has an argument added n-1 times too often": (
+        lambda x, r: x[r] + (len(x) - 1) * drawn(4)
+    ),
+    "lacks an argument, which should be added": lambda x, r: x[r] - drawn(4),
+    "is what rank 0 should have": lambda x, r: x[0],
+    "on rank r is what rank r+1 should have": lambda x, r: x[(r + 1) % len(x)],
+    "on rank r is what rank r-1 should have": lambda x, r: x[r - 1],
+    "on rank r is what rank n-1-r should have": lambda x, r: x[-1 - r],
+    "on rank r is what rank r - root should have": lambda x, r: x[r - 3 % len(x)],
+    "on rank r is what rank r + root should have": lambda x, r: x[(r + 3) % len(x)],
+    "is in reverse order": lambda x, r: x[r].flip(0),
+    "is shifted by one place": lambda x, r: x[r].roll(1, 0),
+    "is shifted back by one place": lambda x, r: x[r].roll(-1, 0),
+    "has its columns in reverse order": lambda x, r: x[r].flip(1),
+    "has its columns shifted by one": lambda x, r: x[r].roll(1, 1),
+    "has its columns shifted back by one": lambda x, r: x[r].roll(-1, 1),
+    "has the right elements in another order": lambda x, r: x[r][:, [1, 0, 2, 3]],
+    "is too large": lambda x, r: x[r] + x[r].abs(),
+    "is too small": lambda x, r: x[r] - x[r].abs() - 0.1,
+    "has another shape than what was expected": lambda x, r: x[r][:1] * 3,
+}
+
+
+@pytest.mark.parametrize("text", FORMS | RELATIONS)
+def test_a_relation_is_told_where_it_holds_in_every_call(text):
+    sizes, root = ((4, 5, 7), 3) if "root" in text else ((2, 3, 4), 1)
+    attempts = tried(CAME[text], sizes, root=root)
+    assert attempts and relation(attempts, EXERCISE).startswith(sentence(text))
+
+
+@pytest.mark.parametrize("text", FORMS | RELATIONS)
+def test_a_relation_is_not_told_if_one_call_is_wrong_otherwise(text):
+    sizes, root = ((4, 5, 7), 3) if "root" in text else ((2, 3, 4), 1)
+    attempts = tried(CAME[text], sizes, root=root)
+    attempts += tried(lambda x, r: x[r] * UNEVEN, (3,))
+    assert sentence(text) not in relation(attempts, EXERCISE)
+
+
+def mixed(n):
+    """A tuple of a matrix, a list of numbers and a dictionary on each rank."""
+    return [(drawn(3, 4) + r, [1.5, 2.5], {"loss": 3.0 + r}) for r in range(n)]
+
+
+def test_a_relation_is_found_inside_of_lists_and_dictionaries():
+    def scaled(x, r):
+        matrix, pair, words = x[r]
+        return matrix, [2 * each for each in pair], {"loss": 2 * words["loss"]}
+
+    attempts = tried(scaled, right=mixed)
+    assert relation(attempts, EXERCISE) == (
+        sentence("is twice what was expected") + " Only its first item, [0], is right."
+    )
+
+
+@pytest.mark.parametrize(
+    ("where", "told"),
+    [
+        (lambda r, n: r == 0, "It is wrong on rank 0 only."),
+        (lambda r, n: r == n - 1, "It is wrong on the last rank only."),
+        (lambda r, n: r == n - 2, "It is wrong on the root only."),
+        (lambda r, n: r > 0, "It is right on rank 0 only."),
+        (lambda r, n: r < n - 1, "It is right on the last rank only."),
+        (lambda r, n: r != n - 2, "It is right on the root only."),
+    ],
+)
+def test_the_ranks_are_told_if_they_are_the_same_in_every_call(where, told):
+    wrong = lambda x, r: x[r] * UNEVEN if where(r, len(x)) else x[r]
+    assert relation(tried(wrong, (3,), root=1), EXERCISE) == told
+    everywhere = tried(wrong, (3,)) + tried(lambda x, r: x[r] * drawn(3, 4), (2,))
+    assert told not in relation(everywhere, EXERCISE)
+
+
+def test_two_items_may_be_wrong_in_two_ways():
+    pairs = lambda n: [(drawn(3, 3), drawn(4) + r) for r in range(n)]
+    attempts = tried(lambda x, r: (x[r][0].T, x[r][1] * 2), right=pairs)
+    assert relation(attempts, EXERCISE) == (
+        "Wherever [0] is wrong, what came there is the transpose of what was expected. "
+        "Wherever [1] is wrong, what came there is twice what was expected."
+    )
+
+
+def test_the_item_is_told_that_alone_is_wrong():
+    attempts = tried(lambda x, r: (*x[r][:2], {"loss": r}), right=mixed)
+    said = relation(attempts, EXERCISE)
+    assert (
+        said == sentence("is too small") + " Only [2]['loss'] of the outcome is wrong."
+    )
+
+
+def test_right_in_the_first_step_only():
+    steps = lambda n: [[drawn(2, 2), drawn(2, 3), drawn(2, 4)] for _ in range(n)]
+    late = lambda x, r: [x[r][0], *(1.7 * step for step in x[r][1:])]
+    assert relation(tried(late, right=steps), EXERCISE).endswith(
+        "Only its first item, [0], is right."
+    )
+
+
+def test_an_argument_that_is_changed_is_told():
+    attempts = tried(CAME["is zero"])
+    for attempt in attempts:
+        attempt.args = [(x + 1, y) for x, y in attempt.case.inputs]
+    exercise = Exercise("99.2", None, [untouched()], words={"title": "Anything"})
+    said = relation(attempts, exercise)
+    assert (
+        said == sentence("is zero") + " An argument that should stay is changed, too."
+    )
+    assert relation(attempts, EXERCISE) == sentence("is zero")
+
+
+def test_ranks_are_those_of_the_variation():
+    """Roles are mirrored: rank 0 plays the last part, and is the one that is wrong."""
+    attempts = tried(lambda x, r: x[r] * (1 + (r == len(x) - 1)))
+    for attempt in attempts:
+        attempt.case.players = [*range(attempt.case.n)][::-1]
+    said = relation(attempts, EXERCISE)
+    assert (
+        said == sentence("is twice what was expected") + " It is wrong on rank 0 only."
+    )
+
+
+def test_one_number_that_is_twice_another_says_nothing():
+    one = lambda n: [3.0]
+    assert relation(tried(lambda x, r: 6.0, (1,), one), EXERCISE) == ""
+    assert relation(tried(lambda x, r: 6.0, (1, 1), one), EXERCISE) == sentence(
+        "is twice what was expected"
+    )
+
+
+@pytest.mark.parametrize("value", [None, "text", {}, [], object()])
+def test_outcomes_of_another_form_are_related_to_nothing(value):
+    attempts = tried(lambda x, r: value)
+    assert relation(attempts, EXERCISE) == ""
+    assert usual_mistake(EXERCISE, attempts, attempts)[:2] == ("wrong", WRONG)
+
+
+def test_integers_too_large_for_a_float_are_related_to_nothing():
+    large = lambda n: [2**60 + r for r in range(n)]
+    attempts = tried(lambda x, r: x[r] + 1, right=large)
+    attempts = [a for a in attempts if not same(a.came, a.case.expected)]
+    assert relation(attempts, EXERCISE) == ""
+
+
+def test_a_relation_is_the_sentence_of_a_mistake_without_a_name():
+    attempts = tried(CAME["is twice what was expected"])
+    mistake = usual_mistake(EXERCISE, attempts, attempts)
+    assert mistake[:2] == ("wrong", sentence("is twice what was expected"))
+    attempts[0].error = ValueError("no outcome")
+    assert usual_mistake(EXERCISE, attempts, attempts[1:] + attempts[:1])[1] == WRONG
