@@ -19,7 +19,7 @@ import torch.distributed as dist
 import d2lpar
 from conftest import WATCHDOG
 from d2lpar import DeadlockError, MismatchError, RankError
-from d2lpar.world import engine, patience, progress
+from d2lpar.world import engine, limits, patience
 from d2lpar.world.pipes import OUTPUT_LIMIT
 
 TIMEOUT = 5.0  # seconds until a run counts as stuck
@@ -843,7 +843,23 @@ def test_a_rank_that_imports_is_not_stuck(slow_module):
     assert run.results == [None, 7]
 
 
+def test_a_thread_that_starts_runs_without_end_is_ended_between_two_of_them():
+    def runs_on_and_on():
+        with contextlib.suppress(limits.TimeUp):
+            while True:
+                with contextlib.suppress(Exception):
+                    d2lpar.run(dist.get_rank, world_size=2, backend="sim")
+
+    for _ in range(20):
+        thread = threading.Thread(target=runs_on_and_on, daemon=True)
+        thread.start()
+        thread.join(0.05)
+        limits.end_thread(thread, WATCHDOG)
+        assert not thread.is_alive()
+        assert d2lpar.run(dist.get_rank, world_size=2, backend="sim").results == [0, 1]
+
+
 def test_an_import_is_not_cut_in_two_where_the_time_is_over(slow_module):
-    with progress.time_limit(0.5), pytest.raises(RankError, match="not at an end"):
+    with limits.time_limit(0.5), pytest.raises(RankError, match="not at an end"):
         d2lpar.run(imports_slowly, world_size=2, backend="sim")
     assert sys.modules["slow_to_import"].value == 7

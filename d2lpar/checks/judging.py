@@ -23,7 +23,7 @@ import torch.distributed as dist
 from ..errors import RankError
 from ..world.cluster import Cluster
 from ..world.launch import run
-from ..world.progress import time_limit
+from ..world.limits import time_limit
 
 PATIENCE = 10.0  # seconds without any call, then a rank counts as hanging
 LONGEST = 30.0  # seconds for one case

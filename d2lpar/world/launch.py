@@ -24,6 +24,7 @@ from .arguments import (
 from .cluster import Cluster
 from .labels import label
 from .ledger import Ledger
+from .limits import running
 from .progress import Progress, in_notebook
 from .runs import Run
 
@@ -98,7 +99,7 @@ def run(
     world = _World(world_size, backend, cluster, device)
     versions.check()
     payload = _packed(fn, args, kwargs)
-    with Progress() as progress:
+    with running(), Progress() as progress:
         outcome = world.launch(payload, timeout, seed, buffered, progress)
     return _finished(outcome, world)
 

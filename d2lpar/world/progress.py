@@ -10,27 +10,13 @@ import re
 import sys
 import time
 
-from ..errors import RankError
+from .limits import check_time
 
 LATE = 3.0  # seconds after which a run is long
 PAUSE = 0.5  # seconds between two looks at the ranks
 ROWS = 16  # with more ranks, those that do the same share a row
 EMPTY = {"text/plain": ""}
 MARK = {"d2lpar": "progress"}  # no file of the course keeps an output with this
-
-
-@contextlib.contextmanager
-def time_limit(seconds):
-    """Inside, a run that takes longer ends with a RankError, however busy it is."""
-    global _limit
-    outer, _limit = _limit, seconds
-    try:
-        yield
-    finally:
-        _limit = outer
-
-
-_limit = float("inf")
 
 
 class Progress:
@@ -43,8 +29,7 @@ class Progress:
 
     def __call__(self, seconds, activity, glance):
         """The run has taken `seconds`; `glance()` gives a Status per rank."""
-        if seconds > _limit:
-            raise RankError(f"not at an end after {_limit:g} s and {activity:,} calls")
+        check_time(activity)
         if self._shown is not None and seconds > self._next:
             started = time.monotonic()
             try:

@@ -5,17 +5,12 @@ import threading
 import numpy as np
 
 from ...errors import RankError
-from ...world.progress import time_limit
-from ...world.threads import interrupt_thread
+from ...world.limits import end_thread, time_limit
 from ..judging import Attempt, Case, Exercise, words
 from ..signs import both, raises, wrong
 from .candidates import FAULTS, draw
 
 LONGEST = 15.0  # seconds for one judgement
-
-
-class TooLong(BaseException):
-    """Ends a judge that does not come to an end."""
 
 
 def cases(rng):
@@ -56,18 +51,9 @@ def in_this_process(fn, case, **options):
             if not thread.is_alive():
                 return attempt
         finally:
-            end(thread)
+            end_thread(thread, LONGEST)
     text = f"no progress: the judge is not at an end after {LONGEST:g} s"
     return Attempt(case, error=RankError(text))
-
-
-def end(thread):
-    """The thread has ended, or it swallows everything and is left behind."""
-    for _ in range(50):
-        if not thread.is_alive():
-            return
-        interrupt_thread(thread, TooLong)
-        thread.join(0.02)
 
 
 def verdict(came):
