@@ -34,7 +34,7 @@ CHAPTERS ?=
 EXERCISES ?=
 BENCH ?=
 SITE_URL ?=
-WORKERS ?= 4
+WORKERS ?= 6
 OFFLINE ?=
 WHEELHOUSE_TORCH ?=
 
@@ -143,7 +143,7 @@ notebooks:
 
 processes:
 	@echo "== chapters on real processes, outputs not compared"
-	@D2LPAR_BACKEND=gloo D2LPAR_PROGRESS=0 $(PYTEST) -n 2 --dist loadscope --nbval-lax $(NBVAL) \
+	@D2LPAR_BACKEND=gloo D2LPAR_PROGRESS=0 $(PYTEST) -n 4 --dist loadscope --nbval-lax $(NBVAL) \
 	    $(RANKED)
 
 # Which lines of the library the unit tests run in this process; what ranks run that are

@@ -229,21 +229,28 @@ def hierarchical_allreduce(tensor, group):
         ring_all_gather(chunks, inner)
 
 
-def node_groups(per_node):
-    """(group of this rank's node, group of its peers in the other nodes).
+def split_into_nodes(n, per_node):
+    """List the ranks of each node; the first has the ranks 0 to per_node-1.
 
-    Ranks 0 to per_node-1 are the first node, and so on.  All ranks call it,
-    once: groups are made by all together.  ValueError: nodes are uneven.
+    Raises ValueError if the n ranks do not make nodes of `per_node`.
     """
-    n, r = members(None)
     if per_node < 1 or n % per_node:
         raise ValueError(
             f"{n} ranks make no nodes of {per_node}: use a divisor of {n}."
         )
-    nodes = [list(range(i, i + per_node)) for i in range(0, n, per_node)]
-    peers = [list(range(i, n, per_node)) for i in range(per_node)]
+    return [list(range(i, i + per_node)) for i in range(0, n, per_node)]
+
+
+def node_groups(per_node):
+    """(group of this rank's node, group of its peers in the other nodes).
+
+    All ranks call it, once, because a group is made by all ranks together.
+    """
+    n, r = members(None)
+    nodes = split_into_nodes(n, per_node)
+    peers = zip(*nodes, strict=True)
     inner = [dist.new_group(ranks) for ranks in nodes]
-    outer = [dist.new_group(ranks) for ranks in peers]
+    outer = [dist.new_group(list(ranks)) for ranks in peers]
     return inner[r // per_node], outer[r % per_node]
 
 

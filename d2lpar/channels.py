@@ -12,7 +12,7 @@ send a little more, in a number of rounds that grows with log n and not with n.
 import torch
 import torch.distributed as dist
 
-from .allreduce import flat_view
+from .allreduce import flat_view, split_into_nodes
 from .messages import start_exchange
 from .scatter import members
 
@@ -27,18 +27,10 @@ def node_rings(n, per_node):
 
     Raises ValueError if the n ranks do not make nodes of `per_node`.
     """
-    if per_node < 1 or n % per_node:
-        raise ValueError(
-            f"{n} ranks make no nodes of {per_node}: use a divisor of {n}."
-        )
-    inside = range(per_node)
+    nodes = split_into_nodes(n, per_node)
     return [
-        [
-            node + (first + i) % per_node
-            for node in range(0, n, per_node)
-            for i in inside
-        ]
-        for first in inside
+        [rank for node in nodes for rank in node[k:] + node[:k]]
+        for k in range(per_node)
     ]
 
 

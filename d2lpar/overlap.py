@@ -133,23 +133,22 @@ def begin_allreduce(tensor, group=None):
 class Replica(nn.Module):
     """Wrap a model, and give it the state of the group's first rank.
 
-    In training, each forward pass first fetches that rank's buffers again.
+    With `alike` they all have it already, so it is not sent.  In training,
+    each forward pass first fetches that rank's buffers again.
     Raises TypeError or ValueError for a model that cannot be trained.
     """
 
     def __init__(
-        self,
-        model,
-        group=None,
-        broadcast_buffers=True,
-        allreduce=begin_allreduce,
-    ):
+        self, model, group=None, broadcast_buffers=True,
+        allreduce=begin_allreduce, alike=False,
+    ):  # fmt: skip
         super().__init__()
         self.names = _names_of_trained(model)
         self.module = label_layers(model)  # for timelines
         self.group, self.allreduce = group, allreduce
         self.synchronised, self.broadcast_buffers = True, broadcast_buffers
-        broadcast_state([*model.parameters(), *model.buffers()], group)
+        if not alike:
+            broadcast_state([*model.parameters(), *model.buffers()], group)
 
     def forward(self, *args, **kwargs):
         if self.training and self.synchronised and self.broadcast_buffers:

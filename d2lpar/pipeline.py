@@ -86,15 +86,17 @@ class Pipeline:
         for add_gradient in self.late.pop((action.stage, action.micro)):
             add_gradient()
 
-    def step(self, inputs, targets):
+    def step(self, inputs, targets, rows=None):
         """Execute all actions of this rank, and return its part of the mean loss.
 
         Every rank passes a batch of N rows, but only stage 0 reads the inputs
-        and only the last stage the targets.  All other ranks return 0.
+        and only the last stage the targets.  All other ranks return 0.  The
+        mean is over `rows` if they are not N.
         """
-        m, self.N, self.total = self.schedule.m, len(inputs), torch.zeros(())
-        if m > self.N:
-            text = f"{self.N} rows cannot fill {m} micro-batches."
+        m, N = self.schedule.m, len(inputs)
+        self.N, self.total = rows or N, torch.zeros(())
+        if m > N:
+            text = f"{N} rows cannot fill {m} micro-batches."
             raise ValueError(f"{text} Use at most one micro-batch for each row.")
         self.inputs, self.targets = inputs.tensor_split(m), targets.tensor_split(m)
         self.mail.open([len(part) for part in self.inputs])
@@ -172,7 +174,8 @@ class Mail:
         self.arrived, self.leaving, self.forms = {}, [], {}
         ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
         ways = sorted({(k.kind, k.src < k.dst) for k in every})
-        self.groups = {way: dist.new_group(ranks) for way in ways}
+        how = {"use_local_synchronization": len(ranks) < dist.get_world_size()}
+        self.groups = {way: dist.new_group(ranks, **how) for way in ways}
 
     def open(self, rows):
         """Begin a step, in which micro-batch i has rows[i] rows."""
@@ -263,7 +266,7 @@ class Mail:
 
     def read_note(self, line):
         """Receive the note that says which tensors this line's next stage gets."""
-        note = torch.empty(10, dtype=torch.int64)
+        note = note_of((), DTYPES[0])  # its numbers will be replaced
         dist.recv(note, group=self.group_of(line), group_src=line.src)
         kind, count, *sizes = note.tolist()
         stage = self.expected[line][0].stage
@@ -275,8 +278,9 @@ DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
 
 def note_of(shape, dtype):
     """Return ten numbers: the dtype, how many sizes a row has, and which."""
-    note = [DTYPES.index(dtype), len(shape), *shape]
-    return torch.tensor(note + [0] * (10 - len(note)))
+    meta = torch.get_default_device().type == "meta"  # holds no numbers
+    note = [DTYPES.index(dtype), len(shape), *shape, *[0] * (8 - len(shape))]
+    return torch.tensor(note, device="cpu" if meta else None)
 
 
 def form_of(action, tensor, rows):

@@ -141,7 +141,9 @@ def settle(flat):
 def watch(flat, complete):
     """Call `complete(flat)` in backward, once all its gradients are there."""
 
-    def hook(i, _):
+    def hook(i, p):
+        if p.grad is None:  # put off, as in a zero-bubble pipeline
+            return
         collect(flat, i)
         if not flat.missing:
             complete(flat)

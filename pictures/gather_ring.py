@@ -38,7 +38,7 @@ def runs():
 def draw(path=PICTURE):
     """The picture of new runs is at `path`, with its description inside."""
     figure = compare_timelines({name: run.timeline for name, run in runs().items()})
-    figure.savefig(path, dpi=130, metadata={"Description": figure.alt})
+    figure.savefig(path, dpi=120, metadata={"Description": figure.alt})
 
 
 if __name__ == "__main__":

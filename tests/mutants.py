@@ -26,7 +26,7 @@ import torch
 
 import d2lpar
 import mutating
-from d2lpar.checks import checker
+from d2lpar.checks import checker, signs
 from d2lpar.tools import notebooks
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -156,11 +156,11 @@ def _work(pipe, answer, source):
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     for number in (1, 2):
         os.dup2(os.open(os.devnull, os.O_WRONLY), number)
-    checker.STRICT = True
+    signs.STRICT = True
     try:
         said = verdict(answer, source)
     except Exception as error:  # a question of the check has failed
-        checker.STRICT = False
+        signs.STRICT = False
         said = verdict(answer, source) | {"crash": repr(error)}
     pipe.send(said)
 

@@ -4,6 +4,7 @@ Many close a way in which nbval passes without having compared anything.
 """
 
 import ast
+import base64
 import json
 import re
 from pathlib import Path
@@ -19,6 +20,7 @@ PRIVATE = re.compile(
 SHELL = re.compile(r"^\s*([\w, ]+=\s*)?!|^%%|\bget_ipython\(\)\.system", re.MULTILINE)
 MEASURES = re.compile(r"gloo|nccl|perf_counter|Timer|doctor|timeit|time\.time")
 MAX_BYTES = 1_000_000
+MAX_WIDTH = 760  # pixels; a phone shows half of them
 
 
 def problems(notebook):
@@ -128,7 +130,7 @@ def widgets(cell, number):
 
 
 def pictures(cell, number):
-    """Figures are PNG, have alternative text and are not compared."""
+    """Figures are PNG, fit a phone, have alternative text and are not compared."""
     for output in cell["outputs"]:
         kinds = [k for k in output.get("data", {}) if k.startswith("image/")]
         for kind in kinds:
@@ -136,6 +138,9 @@ def pictures(cell, number):
                 yield f"a picture is {kind}"
             if not output["metadata"].get(kind, {}).get("alt"):
                 yield "a picture has no alternative text"
+        head = base64.b64decode(output.get("data", {}).get("image/png", ""))[16:20]
+        if int.from_bytes(head, "big") > MAX_WIDTH:
+            yield f"a picture is {int.from_bytes(head, 'big')} pixels wide"
         if kinds and IGNORE not in tags(cell):
             yield f"it shows a picture and has no tag {IGNORE}"
 

@@ -3,14 +3,16 @@
 import dataclasses
 import functools
 import re
+import sys
 
 import pytest
 import torch.distributed as dist
 
 from conftest import ROOT
 from d2lpar import check
-from d2lpar.checks import checker, judging, variations
-from d2lpar.tools import assign, cli, exercises, notebooks
+from d2lpar.checks import checker, judging, signs, variations
+from d2lpar.tools import assign, cli, exercises, instructing, notebooks
+from d2lpar.tools.console import Refused
 from zoo import load
 
 SOLUTIONS = ROOT / "solutions"
@@ -52,14 +54,14 @@ def few(monkeypatch):
         change = {"cases": cases, "processes": (), "public": public}
         return dataclasses.replace(exercise, **change)
 
-    monkeypatch.setattr(checker, "STRICT", True)
+    monkeypatch.setattr(signs, "STRICT", True)
     monkeypatch.setattr(checker, "find", lambda name: thin(find(name)))
     monkeypatch.setattr(checker, "replaced", lambda: [])  # that is what we do here
 
 
 def test_there_is_one_in_every_chapter_from_04_on():
     varied = {name[:-1] for name in variations.VARIATIONS}
-    assert {name[:2] for name in varied} == {f"{k:02}" for k in range(4, 14)}
+    assert {name[:2] for name in varied} == {f"{k:02}" for k in range(4, 15)}
     assert len(varied) >= 12
     assert set(WORDS) == set(variations.VARIATIONS)
 
@@ -228,3 +230,13 @@ def test_the_command_tells_the_instructor_what_is_varied(tmp_path, capsys, monke
         cli.main()
     shown = capsys.readouterr().out
     assert "05.3b" in shown and "as in public" in shown
+
+
+def test_without_nbgrader_it_says_so_and_leaves_nothing(tmp_path, monkeypatch):
+    loaded = [name for name in sys.modules if name.startswith("nbgrader.")]
+    for name in ["nbgrader", *loaded]:
+        monkeypatch.setitem(sys.modules, name, None)
+    for seed in (0, 1):
+        with pytest.raises(Refused, match="nbgrader is not installed. Instr"):
+            instructing.assign(["05"], tmp_path / "made", seed)
+    assert not (tmp_path / "made").exists()

@@ -187,6 +187,19 @@ def test_a_barrier_is_forbidden_and_leaves_the_other_figures(ring):
     ]
 
 
+def test_a_call_in_which_a_vital_row_fails_is_not_right(monkeypatch):
+    """Neither in the row of the outcome, nor as a reason to try real processes."""
+    vital = dataclasses.replace(messages(lambda case: case.n), vital=True)
+    exercise = Exercise("99.1", cases, [vital], words=WORDS)
+    monkeypatch.setattr(checker, "find", {"99.1": exercise}.get)
+    late = lambda x: twice(x) if dist.get_world_size() == 4 else pass_on(x)
+    report = d2lpar.check("99.1", late)
+    assert [row.label for row in report.rows] == ["outcome", "messages of all ranks"]
+    outcome = report.rows[0]
+    assert (outcome.measured, outcome.passed) == ("right in 2 of 3 calls", False)
+    assert outcome.where == report.failing == "4 ranks" and report.score == 0.0
+
+
 def test_two_ways_round_the_exercise_are_both_judged(monkeypatch):
     other = judging.Requirement("other", lambda a: 1, lambda case: 0, instead=bool)
     exercise = Exercise("99.1", cases, [from_messages(), other], words=WORDS)
@@ -314,7 +327,7 @@ def through_a_thread_of_a_thread(work):
 def through_a_bare_thread(work):
     done = threading.Event()
     _thread.start_new_thread(lambda: (work(), done.set()), ())
-    done.wait(10)
+    done.wait(WATCHDOG)
 
 
 @pytest.mark.parametrize(
@@ -577,6 +590,32 @@ def test_a_figure_of_another_call_says_so(from_one):
 def test_costs_on_several_ranks_are_no_pattern(from_one):
     report = from_one(alone(twice))
     assert report.mistake == "costly" and "exactly where" not in report.sentence
+
+
+def test_what_cannot_be_copied_to_a_rank_is_told():
+    lock = threading.Lock()
+
+    def guarded(rows):
+        with lock:
+            return 1.0, 1.0, 1.0
+
+    report = d2lpar.check("01.3", guarded)
+    assert (report.mistake, report.score) == ("error", 0.0)
+    words = "your function or an argument cannot be copied: cannot pickle"
+    assert report.sentence.startswith(words) and words in "".join(report.details)
+
+
+@pytest.mark.parametrize("name", ["01.1", "01.3", "10.1", "11.3"])
+def test_an_integer_too_large_for_a_float_is_a_wrong_number(name):
+    report = d2lpar.check(name, lambda *given: 10**400)
+    assert (report.passed, report.score) == (False, 0.0)
+    assert "100000" in str(report)
+
+
+@pytest.mark.parametrize("layout", [{"device": "meta"}, {"layout": torch.sparse_coo}])
+def test_a_tensor_without_numbers_to_compare_is_wrong(ring, layout):
+    report = ring(lambda x: torch.zeros(5, dtype=torch.float64, **layout))
+    assert (report.passed, report.score) == (False, 0.0) and str(report)
 
 
 def test_what_is_refused_gets_no_hint_about_the_exercise(ring):

@@ -45,6 +45,19 @@ def test_numbers_are_written_where_there_is_room():
     assert not simulate(make("gpipe", 2, 200)).plot().axes[0].texts
 
 
+@pytest.mark.parametrize(("name", "p", "m"), [("1f1b", 4, 8), ("zb-h1", 8, 12)])
+def test_nothing_overlaps_and_nothing_is_cut_off(name, p, m):
+    figure = simulate(make(name, p, m)).plot("A title")
+    figure.canvas.draw()
+    top, below = figure.axes
+    parts = [top._left_title, top.get_legend(), *figure.legends]
+    boxes = [part.get_window_extent() for part in parts]
+    boxes += [top.yaxis.get_tightbbox(), below.get_tightbbox()]
+    assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
+    assert all(box.x0 >= 0 and box.y0 >= 0 for box in boxes)
+    assert all(b.x1 <= figure.bbox.x1 and b.y1 <= figure.bbox.y1 for b in boxes)
+
+
 def test_title_and_words():
     figure = simulate(make("1f1b", 3, 2)).plot("1F1B")
     assert figure.axes[0].get_title(loc="left") == "1F1B"

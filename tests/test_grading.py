@@ -25,7 +25,7 @@ from filelock import FileLock
 from torch import nn
 from typer.testing import CliRunner
 
-from conftest import ROOT, eventually
+from conftest import ROOT, WATCHDOG, eventually
 from d2lpar import schedule
 from d2lpar.checks import checker, judging
 from d2lpar.checks.report import Report
@@ -410,10 +410,10 @@ def test_nothing_is_left(graded):
 def test_who_has_left_the_session_is_ended_too(tmp_path):
     worker = subprocess.Popen(["sleep", "60"], start_new_session=True)
     environ = os.environ | {"D2LPAR_GRADED": str(tmp_path)}
-    stray = subprocess.Popen(["sleep", "60"], env=environ, start_new_session=True)
+    stray = subprocess.Popen(["sleep", "600"], env=environ, start_new_session=True)
     process._kill(worker, {}, tmp_path)
     assert worker.poll() is not None
-    assert stray.wait(5) is not None
+    assert stray.wait(WATCHDOG) is not None  # long before it ends by itself
 
 
 # The grader's file

@@ -20,8 +20,12 @@ if "sharding" in CONCEPTS:
     CONCEPTS += ["checkpoint", "footprint"]  # they stand in chapter 10, too
 if "network_partition" in CONCEPTS:
     CONCEPTS += ["layers", "balance"]  # they stand in chapter 11, too
+if "hybrid" in CONCEPTS:
+    CONCEPTS += ["domain", "split_choice", "trips"]  # they stand in chapter 14, too
 if "pipeline" in CONCEPTS:
     CONCEPTS += ["delayed"]  # it stands in chapter 13, too
+if "mesh" in CONCEPTS:
+    CONCEPTS += ["grid", "gpt_parts", "mesh_costs", "mesh_pipeline"]
 
 LIBRARY = '''\
 """A module."""

@@ -64,9 +64,9 @@ def display(data, **metadata):
     return {"output_type": "display_data", "data": data, "metadata": metadata}
 
 
-def png(colour="red", compress=6):
+def png(colour="red", compress=6, wide=8):
     file = io.BytesIO()
-    Image.new("RGB", (8, 8), colour).save(file, "PNG", compress_level=compress)
+    Image.new("RGB", (wide, 8), colour).save(file, "PNG", compress_level=compress)
     return base64.b64encode(file.getvalue()).decode()
 
 
@@ -128,6 +128,9 @@ BAD = {
     ),
     "no alternative text": code("plot()", display({"image/png": png()}), tags=[IGNORE]),
     "shows a picture and has no tag": code("plot()", PICTURE),
+    "a picture is 761 pixels wide": code(
+        "plot()", display({"image/png": png(wide=761)}), tags=[IGNORE]
+    ),
     "hides an output": code("print(1)", stream("1\n"), tags=[IGNORE]),
     "unknown tags: nbval-skip": code("f()", tags=["nbval-skip"]),
     "a comment steers": code("# NBVAL_IGNORE_OUTPUT\nf()"),

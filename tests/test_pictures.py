@@ -139,6 +139,17 @@ def test_traffic_is_that_of_the_run():
         d2lpar.Cluster.of("2xA100").plot(run)
 
 
+def test_eight_gpus_in_half_a_picture_have_their_bytes_on_the_bars():
+    run = d2lpar.run(shift, cluster="4x8xA100", world_size=32, backend="sim")
+    figure = run.plot_traffic()
+    bars = [text for text in texts(figure) if "per GPU" in text]
+    assert sum(text.endswith("; 0 B to 4 MB per GPU") for text in bars) == 4 + 4
+    figure.canvas.draw()
+    for text in figure.axes[0].texts:
+        box = text.get_window_extent()
+        assert box.x0 >= 0 and box.x1 <= figure.bbox.x1, text.get_text()
+
+
 def test_traffic_of_a_real_run_needs_a_cluster():
     run = d2lpar.run(shift, world_size=2, backend="gloo")
     with pytest.raises(ValueError, match=r"run in gloo used is not known.*plot\(run\)"):
@@ -176,6 +187,7 @@ def test_the_butterfly_exchanges_all_with_partners_twice_as_far():
         assert src ^ dst == 2**move.row
     figure = run.plot_moves()
     assert texts(figure).count("all") == 24
+    assert figure.axes[0].get_xlabel() == "all: the whole tensor"
     assert figure.alt.startswith("Moves of 8 ranks, 3 rounds. Round 1: 0 to 1, 1 to 0")
 
 
@@ -190,7 +202,12 @@ def test_chunks_and_nodes_of_the_hierarchical_allreduce():
     assert figure.axes[0].get_title(loc="left") == "three phases"
     assert set(texts(figure)) == {"0-1", "2-3", "0", "1", "2", "3"}
     assert figure.alt.count("(another node)") == 8
-    assert "chunks of the tensor, 0 to 3" in figure.axes[0].get_xlabel()
+    notes = "numbers: chunks of the tensor, 0 to 3; dashed: to another node"
+    assert figure.axes[0].get_xlabel() == notes
+    (head,) = figure.texts
+    assert head.get_text() == "round, bytes"
+    drawn = [text.arrow_patch for text in figure.axes[0].texts if not text.get_text()]
+    assert [arrow.get_linestyle() for arrow in drawn].count("--") == 8
 
 
 def test_collectives_are_bars_and_labels_boxes():
@@ -204,7 +221,31 @@ def test_collectives_are_bars_and_labels_boxes():
     assert [(m.row, m.kind, len(m.ranks)) for m in moves] == [
         *[(0, "compute", 1)] * 3, (1, "collective", 3)
     ]  # fmt: skip
-    assert texts(run.plot_moves()) == ["F0"] * 3 + ["all_reduce, 4 kB"]
+    figure = run.plot_moves()
+    assert texts(figure) == ["F0"] * 3 + ["all_reduce, 4 kB"]
+    assert figure.axes[0].get_xlabel() == ""
+
+
+def test_what_overlaps_in_time_does_not_overlap_in_the_picture():
+    def step():
+        work = dist.all_reduce(torch.ones(1000), async_op=True)
+        with d2lpar.label("B0"):
+            d2lpar.sleep(1e-3)
+        work.wait()
+        send = dist.isend(torch.ones(1000), (dist.get_rank() + 1) % 2)
+        with d2lpar.label("F0"):
+            d2lpar.sleep(1e-3)
+        dist.recv(torch.empty(1000), (dist.get_rank() + 1) % 2)
+        send.wait()
+
+    moves = moves_of(d2lpar.run(step, world_size=2, backend="sim").timeline)
+    places = {}
+    for move in moves:
+        for rank in move.ranks:
+            places.setdefault((rank, move.row), set()).add(move.kind)
+    assert all(len(kinds) == 1 for kinds in places.values())
+    assert [m.row for m in moves if m.kind == "collective"] == [1]
+    assert [m.row for m in moves if m.kind == "sending"] == [3, 3]
 
 
 def test_too_much_for_a_picture_of_moves_is_a_sentence():

@@ -22,6 +22,7 @@ import d2lpar
 from d2lpar import schedule
 from d2lpar.show import player
 from d2lpar.show.events import MIME, Event, lanes
+from d2lpar.show.looks import FACES
 from d2lpar.show.timeline import Timeline
 from d2lpar.show.units import show_bytes, show_seconds
 from d2lpar.tools import notebooks
@@ -407,6 +408,24 @@ def test_bars_carry_their_labels(ask):
     texts = ask("p.decode(data).panels[0].events.map(p.lettersOf)", data)
     wanted = [["F3", "3"], ["B1", "1"], [], [], ["AG1", "1"], ["all_reduce", "AR"]]
     assert texts == wanted
+
+
+@needs_node
+def test_the_legend_says_what_comes_from_a_formula(ask):
+    event = Event(0, "comm", "all_reduce", 0, 1)
+    words = "data.map((k) => p.wordOf(k, [{ clock: CLOCK }]))"
+    kinds = [event.look, "collective", "compute"]
+    formula = ["AR all_reduce, by formula", "collective, by formula", "compute"]
+    assert ask(words.replace("CLOCK", "'virtual'"), kinds) == formula
+    measured = ask(words.replace("CLOCK", "'measured'"), kinds)
+    assert measured == ["AR all_reduce", "collective", "compute"]
+
+
+def test_the_colours_are_those_of_the_pictures():
+    text = player.script()
+    for look, face in FACES.items():
+        if face != "#FFFFFF":  # the page's own paper
+            assert re.search(rf'"?{look}"?: {{ face: "{face}"', text), look
 
 
 @needs_node

@@ -25,7 +25,7 @@ from d2lpar.world.engine import Waiting
 from d2lpar.world.real import processes
 from d2lpar.world.real.journal import BLOCKED, Board
 
-pytestmark = pytest.mark.timeout(90)
+pytestmark = pytest.mark.timeout(600)
 TIMEOUT = 5.0  # seconds until a run counts as stuck
 
 
@@ -481,7 +481,9 @@ def test_the_same_script_under_torchrun(tmp_path):
     assert done.stdout.count("all [3, 3]") == 2
     assert done.returncode != 0
     assert "rank 1 raised ZeroDivisionError" in done.stderr
-    assert "rank 0 raised" not in done.stderr
+    # of its own rank 0 has nothing to say; it may see that rank 1 is gone
+    own = [x for x in done.stderr.splitlines() if "rank 0 raised" in x]
+    assert all("Connection" in line for line in own)
 
 
 INTERRUPTED = """

@@ -1,8 +1,10 @@
 """What a report says of a wrong outcome that no mistake of its exercise explains."""
 
+import numpy as np
 import pytest
 import torch
 
+from d2lpar.checks import signs, usual
 from d2lpar.checks.judging import Attempt, Case, Exercise, same
 from d2lpar.checks.relations import FORMS, RELATIONS, relation
 from d2lpar.checks.requirements import untouched
@@ -10,6 +12,12 @@ from d2lpar.checks.usual import WRONG, usual_mistake
 
 EXERCISE = Exercise("99.2", None, words={"title": "Anything"})
 UNEVEN = torch.tensor([0.5, 2.0, 0.3, 3.0], dtype=torch.float64)
+
+
+@pytest.fixture(autouse=True)
+def strict(monkeypatch):
+    """An error of a relation is raised."""
+    monkeypatch.setattr(signs, "STRICT", True)
 
 
 def drawn(*shape):
@@ -185,7 +193,12 @@ def test_one_number_that_is_twice_another_says_nothing():
     )
 
 
-@pytest.mark.parametrize("value", [None, "text", {}, [], object()])
+STRANGE = [None, "text", {}, [], object(), 1j, np.ones(3), 10**400]
+STRANGE += [torch.ones(3, 4, dtype=torch.complex64), torch.ones(3, 4, device="meta")]
+STRANGE += [torch.ones(3, 4).to_sparse()]
+
+
+@pytest.mark.parametrize("value", STRANGE, ids=lambda value: type(value).__name__)
 def test_outcomes_of_another_form_are_related_to_nothing(value):
     attempts = tried(lambda x, r: value)
     assert relation(attempts, EXERCISE) == ""
@@ -199,9 +212,36 @@ def test_integers_too_large_for_a_float_are_related_to_nothing():
     assert relation(attempts, EXERCISE) == ""
 
 
+def test_a_dtype_among_the_arguments_is_no_tensor():
+    attempts = tried(CAME["is twice what was expected"])
+    for attempt in attempts:
+        attempt.case.inputs = [(torch.float32, *given) for given in attempt.case.inputs]
+    assert relation(attempts, EXERCISE) == sentence("is twice what was expected")
+
+
+def test_a_number_is_not_nearly_infinite():
+    masked = lambda n: [torch.tensor([2.0, 3.0, -torch.inf]).double() for _ in range(n)]
+    unmasked = tried(lambda x, r: x[r].clamp(min=-9), right=masked)
+    assert relation(unmasked, EXERCISE) == sentence("is too large")
+    doubled = tried(lambda x, r: x[r] * 2, right=masked)
+    assert relation(doubled, EXERCISE) == sentence("is twice what was expected")
+
+
 def test_a_relation_is_the_sentence_of_a_mistake_without_a_name():
     attempts = tried(CAME["is twice what was expected"])
     mistake = usual_mistake(EXERCISE, attempts, attempts)
     assert mistake[:2] == ("wrong", sentence("is twice what was expected"))
     attempts[0].error = ValueError("no outcome")
     assert usual_mistake(EXERCISE, attempts, attempts[1:] + attempts[:1])[1] == WRONG
+
+
+def test_an_error_of_a_relation_is_raised_in_tests_only(monkeypatch):
+    def broken(attempts, exercise):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(usual, "relation", broken)
+    attempts = tried(CAME["is zero"])
+    with pytest.raises(ZeroDivisionError):
+        usual_mistake(EXERCISE, attempts, attempts)
+    monkeypatch.setattr(signs, "STRICT", False)
+    assert usual_mistake(EXERCISE, attempts, attempts)[:2] == ("wrong", WRONG)

@@ -6,6 +6,7 @@ import pickle
 import re
 import subprocess
 import sys
+from itertools import pairwise
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ import d2lpar
 import d2lpar.allreduce as a
 from d2lpar.show import plots
 from d2lpar.show.events import Event, joined, lanes
+from d2lpar.show.looks import FACES
 from d2lpar.show.timeline import Timeline
 from d2lpar.show.units import show_bytes, show_seconds
 
@@ -348,7 +350,7 @@ def test_a_picture_has_a_row_per_rank_and_stream(small):
     (legend,) = figure.legends
     kinds = [text.get_text() for text in legend.get_texts()]
     wanted = ["compute", "blocked", "transferring", "sending", "receiving"]
-    assert kinds == [*wanted, "AR all_reduce"]
+    assert kinds == [*wanted, "AR all_reduce, by formula"]
 
 
 def test_few_messages_have_arrows_many_have_numbers():
@@ -412,7 +414,7 @@ def test_a_picture_says_in_words_what_it_shows(small):
     sentence = (
         "Timeline of 2 ranks over 50 us of virtual time, 1 message; of its time a "
         "rank spends on average compute 10%, blocked 10%, transferring 80%, "
-        "sending 20%, receiving 20%, collective 40%."
+        "sending 20%, receiving 20%, collective, by formula 40%."
     )
     figure = small.plot()
     assert plots.alt_text(small) == figure.alt == sentence
@@ -581,4 +583,34 @@ def test_the_legend_explains_letters_and_codes():
     (legend,) = Timeline(events, 1).plot().legends
     texts = [text.get_text() for text in legend.get_texts()]
     passes = ["forward (F)", "weight gradient (W)"]
+    assert texts == [*passes, "AG all_gather, by formula", "collective, by formula"]
+    (legend,) = Timeline(events, 1, clock="measured").plot().legends
+    texts = [text.get_text() for text in legend.get_texts()]
     assert texts == [*passes, "AG all_gather", "collective"]
+
+
+def test_the_columns_of_the_legend_are_as_wide_as_their_entries():
+    events = [
+        Event(0, "compute", "mm", 0.0, 1.0, label="F0"),
+        Event(0, "compute", "mm", 1.0, 2.0, label="B0"),
+        Event(0, "compute", "step", 2.0, 3.0),
+        Event(0, "comm", "all_gather", 0.0, 1.0),
+        Event(0, "comm", "reduce_scatter", 1.0, 2.0),
+        Event(0, "comm", "all_reduce", 2.0, 3.0),
+    ]
+    for width in (3, 5, 7.2, 20):
+        figure = Timeline(events, 1).plot(width=width, exposed=True)
+        figure.canvas.draw()
+        box = figure.legends[0].get_window_extent()
+        assert box.x0 >= 0 and box.x1 <= figure.bbox.x1 and box.y0 >= 0
+        assert box.y1 < figure.axes[0].get_tightbbox().y0
+
+
+def test_passes_and_collectives_differ_in_grey():
+    def grey(look):
+        red, green, blue = (int(FACES[look][k : k + 2], 16) for k in (1, 3, 5))
+        return 0.299 * red + 0.587 * green + 0.114 * blue
+
+    for row in (("compute", "backward", "forward"), ("AR", "RS", "AG")):
+        greys = [grey(look) for look in row]
+        assert all(b - a > 30 for a, b in pairwise(greys)), row

@@ -21,6 +21,21 @@ def mine(shape=(6,), dtype=torch.float64):
     return torch.arange(count).reshape(shape).to(dtype) + 10 * (dist.get_rank() + 1)
 
 
+class Configured:
+    """Its attribute has the name of torch.distributed.config, an unusual module."""
+
+    config = 3
+
+    def plus_rank(self):
+        return self.config + dist.get_rank()
+
+
+@pytest.mark.parametrize("world", ["sim", "gloo"])
+def test_a_method_may_use_config_beside_dist(world):
+    program = lambda: Configured().plus_rank()
+    assert d2lpar.run(program, world_size=2, backend=world).results == [3, 4]
+
+
 # messages
 
 

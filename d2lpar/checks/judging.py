@@ -24,6 +24,7 @@ from ..errors import RankError
 from ..world.cluster import Cluster
 from ..world.launch import run
 from ..world.limits import time_limit
+from ..world.patching import FINITE, patched
 
 PATIENCE = 10.0  # seconds without any call, then a rank counts as hanging
 LONGEST = 30.0  # seconds for one case
@@ -90,7 +91,7 @@ class Attempt:
     @property
     def cause(self):
         """The exception that the function itself raised, or None."""
-        return self.error and self.error.__cause__
+        return self.error.__cause__ if isinstance(self.error, RankError) else None
 
     def gives(self, outcomes):
         """Did every rank come to its one of these outcomes?  `...` stands for any."""
@@ -180,7 +181,7 @@ def on_ranks(fn, case, **options):
     options = {**usual, "timeout": PATIENCE, **case.options, **options}
     attempt = Attempt(case)
     try:
-        with time_limit(LONGEST), _tracing(case.traced):
+        with time_limit(LONGEST), _tracing(case.traced), patched(*FINITE):
             attempt.run = run(
                 _call, fn, _Own(case.inputs), world_size=case.n, **options
             )
@@ -206,6 +207,9 @@ def _tracing(wanted):
 def _call(fn, arguments):
     """What `fn` returns on this rank, and its arguments afterwards."""
     return fn(*arguments), arguments
+
+
+_call.__name__ = "your function"  # in sentences about it
 
 
 class _Own:
@@ -297,9 +301,11 @@ LIBRARIES = {"builtins", "collections", "torch", "numpy", "d2lpar"}
 
 
 def ordinary(value):
-    """No number, tensor or list of the learner's own kind, which may equal anything."""
+    """No value of the learner's own kind, nor an integer too large for a float."""
     kind = type(value)
     if isinstance(value, PLAIN) and not (_from_a_library(kind) or named_tuple(kind)):
+        return False
+    if isinstance(value, int) and abs(value) > sys.float_info.max:
         return False
     if isinstance(value, dict):
         return all(map(ordinary, value.values()))
@@ -341,8 +347,14 @@ def same(came, wanted):
     return type(came) is type(wanted) and came == wanted
 
 
+def comparable(came, wanted):
+    """Do these tensors differ in nothing but their numbers?"""
+    kinds = [(x.shape, x.dtype, x.layout, x.device) for x in (came, wanted)]
+    return kinds[0] == kinds[1]
+
+
 def _same_tensors(came, wanted):
-    if came.shape != wanted.shape or came.dtype != wanted.dtype:
+    if not comparable(came, wanted):
         return False
     if torch.equal(came, wanted):
         return True  # most often, and many times faster
@@ -361,11 +373,15 @@ def close(came, wanted):
     )
 
 
+# What `float` and its like raise of a value that is no number, or too large a one.
+NO_NUMBER = (TypeError, ValueError, RuntimeError, OverflowError)
+
+
 def numbers(came):
     """A number, or several in a row, as floats; a NaN where it is something else."""
     try:
         return np.asarray(came, dtype=float)
-    except (TypeError, ValueError, RuntimeError):
+    except NO_NUMBER:
         return np.array(math.nan)
 
 

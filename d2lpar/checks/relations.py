@@ -3,6 +3,7 @@
 A relation is told only if it holds wherever the outcome is wrong, in every such call.
 """
 
+from contextlib import suppress
 from itertools import groupby
 from numbers import Real
 from typing import NamedTuple
@@ -40,7 +41,7 @@ class Part(NamedTuple):
     def tensors(self):
         """Those among the arguments."""
         each = items(list(self.given)).values()
-        return [x for kind, x in each if isinstance(kind, torch.dtype)]
+        return [x for kind, x in each if x is not None and kind != "number"]
 
 
 def relation(attempts, exercise):
@@ -98,23 +99,42 @@ def items(value, path=()):
         each = [items(item, (*path, key)) for key, item in value.items()]
         return {where: item for found in each for where, item in found.items()}
     if torch.is_tensor(value):
-        return {path: (value.dtype, value.detach().to("cpu", torch.float64))}
+        return {path: (value.dtype, _in_float64(value))}
     if isinstance(value, Real) and not isinstance(value, bool):
-        return {path: ("number", torch.tensor(float(value), dtype=torch.float64))}
+        return {path: ("number", _in_float64(value))}
     return {path: (value, None)}
+
+
+def _in_float64(value):
+    """A tensor or a number as a tensor; None where float64 cannot hold what it is."""
+    if not torch.is_tensor(value):
+        with suppress(OverflowError):
+            return torch.tensor(float(value), dtype=torch.float64)
+        return None
+    strange = value.is_complex() or value.is_quantized or value.is_meta
+    if strange or value.layout != torch.strided:
+        return None
+    return value.detach().to("cpu", torch.float64)
 
 
 def _equal(came, wanted, within):
     """Alike in kind and, as far as that, in value; `...` is like anything."""
     (kind, x), (other, y) = came, wanted
-    return other is ... or (kind == other and (y is None or near(x, y, within)))
+    if other is ... or type(kind) is not type(other) or kind != other:
+        return other is ...
+    return x is y if x is None or y is None else near(x, y, within)
 
 
 def near(came, wanted, within=SAME):
     """Alike in shape and in value; a NaN is like nothing."""
-    if came.shape != wanted.shape or not came.numel():
-        return came.shape == wanted.shape
-    return bool((came - wanted).abs().max() <= within * wanted.abs().max())
+    if came.shape != wanted.shape:
+        return False
+    differ = came != wanted  # so that equal infinities count as equal
+    if not differ.any():
+        return True
+    finite = wanted[wanted.isfinite()].abs()
+    limit = within * finite.max() if len(finite) else 0.0
+    return bool((came - wanted)[differ].abs().max() <= limit)
 
 
 # What came, in words, and whether it did in a Part

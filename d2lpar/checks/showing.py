@@ -1,6 +1,10 @@
 """Outcomes as text: what came, what was expected, and where they differ first."""
 
+import sys
+
 import torch
+
+from .judging import comparable
 
 WIDE = 56  # characters of a value, so that a line of the report has less than 80
 DIGITS = (6, 9, 12, 17)  # the first number of digits that tells two numbers apart
@@ -53,7 +57,7 @@ def _differences(came, wanted, tolerance, path):
 
 def _elements(came, wanted, tolerance, path):
     """The first element that differs; the whole where shapes or types do."""
-    if came.shape != wanted.shape or came.dtype != wanted.dtype:
+    if not comparable(came, wanted):
         yield path, came, wanted
         return
     pairs = zip(came.flatten().tolist(), wanted.flatten().tolist(), strict=True)
@@ -65,7 +69,7 @@ def _elements(came, wanted, tolerance, path):
 
 
 def _differ(a, b, tolerance):
-    if _is_number(a) and _is_number(b):
+    if _is_number(a) and _is_number(b) and abs(a) <= sys.float_info.max:
         return not abs(a - b) <= tolerance * abs(b)  # a NaN differs
     return type(a) is not type(b) or a != b
 

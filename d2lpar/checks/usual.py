@@ -56,10 +56,7 @@ def _related(exercise, failing):
     wrong = [attempt for attempt in failing if not attempt.right]
     if any(attempt.error for attempt in wrong):
         return ""
-    try:
-        return relation(wrong, exercise)
-    except Exception:  # whatever a value of the learner's does
-        return ""
+    return signs.ask(relation, wrong, exercise) or ""
 
 
 def _raised(attempt):

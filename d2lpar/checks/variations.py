@@ -213,4 +213,5 @@ VARIATIONS = {
     "11.2b": Variation(part=mirror, call=_frozen_mirrored),
     "12.3b": Variation(part=mirror),
     "13.1b": Variation(back=_last_stage_first),
+    "14.1b": Variation(part=mirror),
 }

@@ -9,10 +9,11 @@ import sys
 
 from .events import CODES, PASSES
 
-# Okabe-Ito colours; lightness, hatching and letters tell them apart in grey.
+# Okabe-Ito colours, some of them lighter or darker: lightness, hatching and letters
+# tell them apart in grey.
 FACES = {
     "compute": "#0072B2",
-    "forward": "#56B4E9",
+    "forward": "#9AD4F7",
     "backward": "#E69F00",
     "weight gradient": "#F0E442",
     "blocked": "#FFFFFF",

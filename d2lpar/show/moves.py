@@ -11,8 +11,9 @@ from .looks import FACES, INK, picture_class
 from .units import short_bytes
 
 MOST_RANKS, MOST_ROWS = 16, 40
-NEAR, FAR = "#0072B2", "#D55E00"  # arrows inside a node and between nodes
-FONT = 8.5
+NEAR, FAR = "#0072B2", "#D55E00"  # arrows inside a node; between nodes, dashed
+FONT = 10  # points
+HEAD = {"ha": "right", "va": "bottom", "size": FONT}
 
 
 class Move(NamedTuple):
@@ -25,7 +26,10 @@ class Move(NamedTuple):
 
 
 def moves_of(timeline):
-    """The Moves of a timeline, each in the first round after all that it follows."""
+    """The Moves of a timeline, each in the first round after all that it follows.
+
+    A box or bar that overlaps others of its ranks in time has a round of its own.
+    """
     found, calls = [[*pair] for pair in timeline.messages()], {}
     for streams in timeline.rows.values():
         for stream, events in streams.items():
@@ -38,16 +42,28 @@ def moves_of(timeline):
                     calls.setdefault((stream, e.name, e.start, e.stop), []).append(e)
     found = sorted([*found, *calls.values()], key=lambda events: events[0].start)
     ended = {rank: [] for rank in range(timeline.world_size)}  # (stop, row)
-    moves = []
+    moves, drawn = [], {}
     for events in found:
         start, stop = events[0].start, events[0].stop
         ranks = tuple(event.rank for event in events)
         before = [row for r in ranks for end, row in ended[r] if end <= start + 1e-10]
-        row = max(before, default=-1) + 1
+        row = _free(drawn, max(before, default=-1) + 1, ranks, events[0].kind)
         moves.append(Move(row, events[0].kind, ranks, tuple(events)))
         for r in ranks:
             ended[r].append((stop, row))
     return moves
+
+
+def _free(drawn, row, ranks, kind):
+    """The first row from this one on where only messages meet; it is taken now.
+
+    drawn    {(rank, row): kind of what is there}, gets the new entries
+    """
+    there = lambda row: {drawn[r, row] for r in ranks if (r, row) in drawn}
+    while there(row) and there(row) | {kind} != {"sending"}:
+        row += 1
+    drawn |= {(r, row): kind for r in ranks}
+    return row
 
 
 def plot_moves(timeline, title=None, node=None):
@@ -66,20 +82,40 @@ def plot_moves(timeline, title=None, node=None):
     node = node or (lambda rank: 0)
     texts, chunks = _chunks(moves)
     several = len({node(rank) for rank in range(n)}) > 1
-    above, below = 0.52 + 0.16 * several, 0.36  # inches
-    whole = above + below + 0.52 * rows
+    names, notes = _names(moves, rows), _notes(texts, chunks, several)
+    above, below = 0.58 + 0.18 * several, 0.36 if notes else 0.12  # inches
+    left, whole = 0.2 + 0.08 * max(map(len, names)), above + below + 0.52 * rows
     figure = picture_class()(figsize=(7.2, whole), dpi=100)
-    ax = figure.add_axes((0.18, below / whole, 0.8, 0.52 * rows / whole))
+    box = (left / 7.2, below / whole, 0.98 - left / 7.2, 0.52 * rows / whole)
+    ax = figure.add_axes(box)
     for rank in range(n):
         ax.axvline(rank, color="#BBBBBB", lw=0.8, zorder=1)
     for move in moves:
         _draw(ax, move, texts, node)
-    _dress(ax, moves, n, rows, node)
-    ax.set_title(title or _size(n, rows), loc="left", size=FONT + 1.5)
-    if chunks:
-        ax.set_xlabel(f"numbers: chunks of the tensor, 0 to {chunks - 1}", size=FONT)
+    _dress(ax, names[1:], n, node)
+    figure.text(left / 7.2 - 0.01, 1 - (above - 0.05) / whole, names[0], **HEAD)
+    ax.set_title(title or _size(n, rows), loc="left", size=FONT + 0.5)
+    ax.set_xlabel(notes, size=FONT)
     figure.alt = _alt(moves, n, rows, node)
     return figure
+
+
+def _names(moves, rows):
+    """What stands left of the rows: first their head, then round and bytes of each."""
+    names = ["round"]
+    for row in range(rows):
+        sizes = {m.events[0].bytes for m in moves if m.row == row and len(m.ranks) > 1}
+        ends = sorted({min(sizes), max(sizes)}) if sizes else []
+        names.append(f"{row + 1}   {' to '.join(map(short_bytes, ends))}".rstrip())
+        names[0] = "round, bytes" if sizes else names[0]
+    return names
+
+
+def _notes(texts, chunks, several):
+    """What the words and lines of the arrows mean."""
+    notes = [f"numbers: chunks of the tensor, 0 to {chunks - 1}"] if chunks else []
+    notes += ["all: the whole tensor"] if "all" in texts.values() else []
+    return "; ".join(notes + ["dashed: to another node"] * several)
 
 
 def _chunks(moves):
@@ -104,8 +140,9 @@ def _draw(ax, move, texts, node):
     middle = {"ha": "center", "va": "center", "size": FONT, "zorder": 5}
     if move.kind == "sending":
         src, dst = move.ranks
-        colour = NEAR if node(src) == node(dst) else FAR
+        colour, line = (NEAR, "-") if node(src) == node(dst) else (FAR, "--")
         style = {"arrowstyle": "-|>", "color": colour, "lw": 1.2, "shrinkA": 0}
+        style |= {"linestyle": line}
         style |= {"shrinkB": 0, "mutation_scale": 9}
         ax.annotate("", (dst, y + 0.42), (src, y - 0.36), arrowprops=style, zorder=3)
         near = 0.22 if dst > src else -0.22  # beside the sender, where all are apart
@@ -122,13 +159,8 @@ def _draw(ax, move, texts, node):
     ax.text(low - 0.35 + wide / 2, y, text, color=ink, **middle)
 
 
-def _dress(ax, moves, n, rows, node):
-    names = []
-    for row in range(rows):
-        sizes = {m.events[0].bytes for m in moves if m.row == row and len(m.ranks) > 1}
-        ends = sorted({min(sizes), max(sizes)}) if sizes else []
-        names.append(f"{row + 1}   {' to '.join(map(short_bytes, ends))}".rstrip())
-    ax.set_yticks(range(rows), names, size=FONT)
+def _dress(ax, names, n, node):
+    ax.set_yticks(range(len(names)), names, size=FONT)
     several = len({node(rank) for rank in range(n)}) > 1
     ranks = [f"rank {r}" if n <= 8 else f"{r}" for r in range(n)]
     if several:
@@ -136,7 +168,7 @@ def _dress(ax, moves, n, rows, node):
     ax.set_xticks(range(n), ranks, size=FONT)
     ax.xaxis.tick_top()
     ax.tick_params(length=0)
-    ax.set(xlim=(-0.5, n - 0.5), ylim=(rows - 0.45, -0.55))
+    ax.set(xlim=(-0.5, n - 0.5), ylim=(len(names) - 0.45, -0.55))
     ax.spines[:].set_visible(False)
 
 

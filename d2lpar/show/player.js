@@ -10,7 +10,7 @@
 // `dark` is for the second stage of a rank.
 const LOOKS = {
   compute: { face: "#0072B2", ink: "white" },
-  forward: { face: "#56B4E9", ink: "black", dark: "#0072B2" },
+  forward: { face: "#9AD4F7", ink: "black", dark: "#0072B2" },
   backward: { face: "#E69F00", ink: "black", dark: "#D55E00" },
   "weight gradient": { face: "#F0E442", ink: "black", dark: "#8A8000", hatch: "dots" },
   blocked: { face: "", edge: "#999999", hatch: "lines" },
@@ -30,6 +30,7 @@ const WAITS = { wait: "waiting", blocked: "blocked", transfer: "transferring" };
 const CODES = { all_gather: "AG", reduce_scatter: "RS", all_reduce: "AR" };
 const WORDS = { waiting: "in a call, wire unseen" };
 for (const [name, code] of Object.entries(CODES)) WORDS[code] = `${code} ${name}`;
+for (const [key, name] of Object.entries(PASSES)) WORDS[name] = `${name} (${key})`;
 const MESSAGES = { send: "sending", recv: "receiving" };
 const EXPOSED = "#D55E00";
 export const FOLDED = 16; // above: one thin row per rank, the first 8 and the last 2
@@ -41,6 +42,13 @@ export function kindOf(stream, name, label = null) {
   if (WAITS[name]) return WAITS[name];
   const pass = PASS.exec(label ?? name);
   return pass ? PASSES[pass[3]] : "compute";
+}
+
+// What the legend calls it; no wire carries a collective of the virtual clock.
+export function wordOf(kind, panels) {
+  const virtual = panels.every((panel) => panel.clock === "virtual");
+  const native = kind === "collective" || Object.values(CODES).includes(kind);
+  return (WORDS[kind] ?? kind) + (virtual && native ? ", by formula" : "");
 }
 
 // The panels with their events as objects, and the two ends of every message.
@@ -275,9 +283,11 @@ function draw(ctx, view) {
   ctx.beginPath();
   ctx.rect(view.left, 0, width - view.left - RIGHT + 1, plan.height);
   ctx.clip();
-  for (const row of plan.rows) if (isVisible(view, row)) drawRow(ctx, view, row);
+  const seen = plan.rows.filter((row) => isVisible(view, row));
+  for (const row of seen) drawRow(ctx, view, row, drawBar);
   view.timeline.panels.forEach((panel, p) => drawExposed(ctx, view, panel, p));
   view.timeline.panels.forEach((panel, p) => drawMessages(ctx, view, panel, p));
+  for (const row of seen) drawRow(ctx, view, row, drawLetters);
   ctx.restore();
   drawAxis(ctx, view);
 }
@@ -288,7 +298,7 @@ const isVisible = (view, row) =>
 function label(ctx, view, text, x, y, strong = false) {
   ctx.font = strong ? `bold ${view.font}` : view.font;
   ctx.fillStyle = view.ink;
-  ctx.fillText(text, x, y);
+  ctx.fillText(text, x, y, view.width - x - 2);
   ctx.font = view.font;
 }
 
@@ -315,21 +325,22 @@ function drawNames(ctx, view, row) {
   ctx.textAlign = "left";
 }
 
-function drawRow(ctx, view, row) {
+function drawRow(ctx, view, row, paint) {
   row.events.forEach((event, i) => {
     if (event.stop < view.from || event.start > view.to) return;
     const [top, height] = span(row, i);
     const a = Math.max(view.x(event.start), view.left - 2);
     const b = Math.min(view.x(event.stop), view.width + 2);
     const box = { x: a, y: top + 0.5, w: Math.max(1, b - a - 0.5), h: height - 1 };
-    drawBar(ctx, view, event, box);
+    ctx.globalAlpha = event.start > view.now ? 0.2 : 1;
+    paint(ctx, view, event, box);
+    ctx.globalAlpha = 1;
   });
 }
 
 function drawBar(ctx, view, event, { x, y, w, h }) {
   const look = LOOKS[event.kind];
   const runs = view.moving && isBetween(view.now, event.start, event.stop);
-  ctx.globalAlpha = event.start > view.now ? 0.2 : 1;
   ctx.fillStyle = (event.dark && look.dark) || look.face || view.paper;
   ctx.fillRect(x, y, w, h);
   if (look.hatch && h > 5) {
@@ -346,21 +357,20 @@ function drawBar(ctx, view, event, { x, y, w, h }) {
     ctx.lineWidth = 1.5;
     ctx.strokeRect(x, y, w, h);
   }
-  if (h >= 12) drawLetters(ctx, view, event, look, { x, y, w, h });
-  ctx.globalAlpha = 1;
 }
 
-function drawLetters(ctx, view, event, look, { x, y, w, h }) {
+// On paper of the bar's colour, which hides hatching and arrows.
+function drawLetters(ctx, view, event, { x, y, w, h }) {
+  if (h < 12) return;
+  const look = LOOKS[event.kind];
   const a = Math.max(x, view.left), b = Math.min(x + w, view.width - RIGHT);
   const fits = (text) => ctx.measureText(text).width + 3 < b - a;
   const text = lettersOf(event).find(fits);
   if (!text) return;
   const wide = ctx.measureText(text).width;
   const middle = (a + b) / 2 - wide / 2;
-  if (look.hatch) {
-    ctx.fillStyle = (event.dark && look.dark) || look.face;
-    ctx.fillRect(middle - 2, y + 1, wide + 4, h - 2);
-  }
+  ctx.fillStyle = (event.dark && look.dark) || look.face;
+  ctx.fillRect(middle - 2, y + 1, wide + 4, h - 2);
   ctx.fillStyle = event.dark ? "white" : look.ink;
   ctx.fillText(text, middle, y + h / 2 + 0.5);
 }
@@ -419,7 +429,7 @@ function heightOf(view, panel, event) {
 
 function drawArrow(ctx, view, from, to, flies) {
   ctx.fillStyle = view.ink;
-  ctx.globalAlpha = flies ? 1 : 0.6;
+  ctx.globalAlpha = flies ? 1 : 0.75;
   ctx.beginPath();
   ctx.moveTo(from.x, from.y);
   ctx.lineTo(to.x, to.y);
@@ -430,7 +440,7 @@ function drawArrow(ctx, view, from, to, flies) {
     ctx.stroke();
   }
   ctx.strokeStyle = view.paper;
-  ctx.lineWidth = 1;
+  ctx.lineWidth = flies ? 1 : 2;
   ctx.beginPath();
   if (flies) {
     ctx.arc(to.x, to.y, 4.5, 0, 2 * Math.PI);
@@ -439,8 +449,9 @@ function drawArrow(ctx, view, from, to, flies) {
     for (const [r, angle] of [[0, 0], [7, turn + 2.75], [7, turn - 2.75]]) {
       ctx.lineTo(to.x + r * Math.cos(angle), to.y + r * Math.sin(angle));
     }
+    ctx.closePath();
   }
-  if (flies) ctx.stroke();
+  ctx.stroke();
   ctx.fill();
   ctx.globalAlpha = 1;
 }
@@ -515,6 +526,7 @@ const TALLEST = 620; // pixels; more is scrolled
 const STYLE = `
 :host { display: block; max-width: 100%; margin: 0.5em 0; color: inherit; }
 .bar, .legend { display: flex; flex-wrap: wrap; gap: 4px 6px; align-items: center; }
+.legend { column-gap: 14px; }
 button, select { font: inherit; font-size: 13px; color: inherit; padding: 3px 9px;
   background: transparent; border: 1px solid currentColor; border-radius: 4px;
   min-height: 28px; cursor: pointer; }
@@ -627,7 +639,7 @@ class Player {
       const { face, hatch } = LOOKS[kind];
       const box = make("i");
       box.style.background = [HATCHED[hatch], face].filter(Boolean).join(", ");
-      this.legend.append(make("span", {}, box, WORDS[kind] ?? kind));
+      this.legend.append(make("span", {}, box, wordOf(kind, this.timeline.panels)));
     }
     if (this.timeline.panels.some((panel) => panel.exposed)) {
       const box = make("i");

@@ -5,8 +5,9 @@ Each carries its description in words as `.alt`, and shows itself in a notebook.
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 
-from .events import KINDS, LOOKS, WAITS, joined, lanes, lasting
+from .events import CODES, KINDS, LOOKS, WAITS, joined, lanes, lasting
 from .looks import BESIDE, EDGES, FACES, HATCHES, INK, WORDS, picture_class
 from .units import counted, show_seconds
 
@@ -14,9 +15,9 @@ EXPOSED = {"facecolors": "#D55E0033", "edgecolors": "#D55E00", "linewidths": 1.0
 MANY_RANKS = 16  # above: one thin row per rank
 MANY_MESSAGES = 60  # above: numbers at both ends in place of arrows
 MOST_ROWS = 128  # above: evenly chosen ranks only, and the picture says so
-FONT = 8.5  # points
-ROW = 0.21  # inches
-BELOW = {"loc": "lower center", "frameon": False, "fontsize": FONT + 1}
+FONT = 10  # points: 7 pixels where a phone shows the 7.2 inches on 360 pixels
+ROW = 0.22  # inches
+BELOW = {"loc": "lower center", "frameon": False, "fontsize": FONT}
 
 
 @dataclass
@@ -83,7 +84,7 @@ def alt_text(timeline, exposed=False):
     for kind in KINDS:
         share = sum(t[kind] for t in every) / len(every) / (timeline.elapsed or 1)
         if share > 0:
-            parts.append(f"{WORDS.get(kind, kind)} {share:.0%}")
+            parts.append(f"{_word(kind, [timeline])} {share:.0%}")
     sent = counted(sum(event.stream == "send" for event in timeline), "message")
     if exposed:
         shares = [timeline.exposed(rank) for rank in range(timeline.world_size)]
@@ -111,7 +112,7 @@ def _figure(timelines, width, alt, exposed=False):
     whole = sum(heights) + above * len(heights) + below
     figure = picture_class()(figsize=(width, whole), dpi=100)
     figure.alt = alt
-    top, left, right = whole, 1.15, 0.25
+    top, left, right = whole, 1.35, 0.25
     for (title, line), height in zip(timelines.items(), heights, strict=True):
         top -= above + height
         box = (left / width, top / whole)
@@ -124,8 +125,13 @@ def _figure(timelines, width, alt, exposed=False):
 
 def _columns(handles, points):
     """How many entries of the legend stand side by side."""
-    widest = max((_wide(each.get_label()) for each in handles), default=1)
-    return max(1, min(len(handles), int(points / (widest + 4.5 * FONT))))
+    widths = [_wide(each.get_label()) + 5 * FONT for each in handles]
+    for count in range(len(handles), 1, -1):
+        long, more = divmod(len(handles), count)  # the first `more` columns are longer
+        ends = [k * long + min(k, more) for k in range(count + 1)]
+        if sum(max(widths[a:b]) for a, b in pairwise(ends)) <= points:
+            return count
+    return 1
 
 
 def _rows(timeline):
@@ -167,9 +173,9 @@ def draw(ax, timeline, elapsed, title="", last=True, exposed=False):
     _dress(ax, rows, thin, title, timeline)
     if timeline.elapsed < elapsed:
         ax.axvline(timeline.elapsed * scale, color="black", lw=0.8, ls=":")
-    ax.tick_params(axis="x", labelbottom=last, labelsize=FONT + 1)
+    ax.tick_params(axis="x", labelbottom=last, labelsize=FONT)
     if last:
-        ax.set_xlabel(f"time ({unit}, {timeline.clock})", fontsize=FONT + 1)
+        ax.set_xlabel(f"time ({unit}, {timeline.clock})", fontsize=FONT)
 
 
 def _bars(rows):
@@ -238,7 +244,7 @@ def _draw_labels(ax, bars, scale, write):
     """Write into a bar what it is, where there is room for it."""
     across, down = _per_point(ax)
     for event, top, height in bars.values():
-        texts = [write(event)] if event.stream in ("send", "recv") else event.texts
+        texts = write(event) if event.stream in ("send", "recv") else event.texts
         room = (event.stop - event.start) * scale / across
         text = next((text for text in texts if _wide(text) <= room), "")
         if not text or height < FONT * 1.1 * down:
@@ -252,13 +258,15 @@ def _draw_labels(ax, bars, scale, write):
 
 def _wide(text):
     """Points that a label takes across, and a little more."""
-    return sum(1.0 if letter in "mwMW" else 0.64 for letter in text) * FONT + 2
+    wide = dict.fromkeys("mwMW", 1.0) | dict.fromkeys(" fijlrt-,.:", 0.42)
+    return sum(wide.get(letter, 0.64) for letter in text) * FONT + 2
 
 
 def _peer(event):
-    """`to 1`, `from 0`; nothing while waiting."""
+    """`to 1`, `from 0`, and the number alone for where there is less room."""
     word = {"sending": "to", "receiving": "from"}.get(event.kind)
-    return f"{word} {event.peer}" if word and event.peer is not None else ""
+    known = word and event.peer is not None
+    return [f"{word} {event.peer}", f"{event.peer}"] if known else []
 
 
 def _match(messages, points):
@@ -270,7 +278,7 @@ def _match(messages, points):
 
     def write(event):
         number = event.id if fits >= 0.9 * len(messages) else event.peer
-        return "" if number is None else f"{number}"
+        return [] if number is None else [f"{number}"]
 
     return write
 
@@ -303,7 +311,7 @@ def _dress(ax, rows, thin, title, timeline):
     if len(ranks) < timeline.world_size:
         title += f" (one rank in {ranks[1]} is drawn)"
     ax.tick_params(axis="y", length=0)
-    ax.set_title(title, loc="left", size=FONT + 2)
+    ax.set_title(title, loc="left", size=FONT + 0.5)
     ax.spines[["top", "right", "left"]].set_visible(False)
     ax.set_axisbelow(True)
     ax.grid(axis="x", color="#DDDDDD", lw=0.5)
@@ -336,9 +344,16 @@ def _handles(timelines, exposed=False):
     looks = {event.look for event in lasts}
     thin = all(line.world_size > MANY_RANKS for line in timelines)
     shown = [look for look in LOOKS if look in looks]
-    patches = [Patch(**_style(x, thin), label=WORDS.get(x, x)) for x in shown]
+    patches = [Patch(**_style(x, thin), label=_word(x, timelines)) for x in shown]
     style = {key.removesuffix("s"): value for key, value in EXPOSED.items()}
     return patches + [Patch(**style, label="exposed")] * exposed
+
+
+def _word(look, timelines):
+    """What the legend calls it; no wire carries a collective of the virtual clock."""
+    virtual = all(line.clock == "virtual" for line in timelines)
+    formula = virtual and look in ("collective", *CODES.values())
+    return WORDS.get(look, look) + ", by formula" * formula
 
 
 def _unit(seconds):

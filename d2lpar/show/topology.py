@@ -15,7 +15,8 @@ MOST_NODES, MOST_GPUS = 4, 8  # of more, the first ones and the last are drawn
 FACES = {"gpu": "#56B4E9", "NVLink": "#009E73", "host": "#D9D9D9"}
 FACES |= {"NIC": "#E69F00", "network": "#F0E442"}
 TRAFFIC, QUIET = "#D55E00", "#8C8C8C"
-FONT, STEP, BAR = 8, 0.66, 0.26  # points; inches between two rows, height of a box
+FONT, STEP, BAR = 10, 0.66, 0.27  # points; inches between two rows, height of a box
+ROOM = 1.2  # inches that a GPU needs, for its bytes to stand beside its lines
 
 
 def plot_cluster(cluster, run=None):
@@ -31,7 +32,7 @@ def plot_cluster(cluster, run=None):
     height = deep * (1 + both) - both * BAR + 0.75
     figure = picture_class()(figsize=(7.2, height), dpi=100)
     ax = figure.add_axes((0.01, 0.01, 0.98, 1 - 0.4 / height))
-    ax.set_title(_title(plan), loc="left", size=FONT + 1.5)
+    ax.set_title(_title(plan), loc="left", size=FONT + 0.5)
     for k, node in enumerate(plan.nodes):
         mine = plan.nodes[:upper] if k < upper else plan.nodes[upper:]
         wide = 7.0 / len(mine)
@@ -129,14 +130,15 @@ def _draw_node(ax, plan, node, left, wide, side):
     step = wide / len(ranks)
     across = {rank: left + step * (k + 0.5) for k, rank in enumerate(ranks)}
     near = plan.rows[-2] if len(plan.rows) > 1 else None
+    beside = True if step > ROOM else None
     for rank, x in across.items():
         if near == "NVLink" and "host" in height:
-            _line(ax, plan, x + 0.07, height[near], high, ("away", rank), step > 0.8)
+            _line(ax, plan, x + 0.07, height[near], high, ("away", rank), beside)
             _line(ax, plan, x + 0.07, low, height[near], ("away", rank), None)
         side = -0.07 if near == "NVLink" else 0
-        _line(ax, plan, x + side, low, height[near], rank, step > 0.8)
+        _line(ax, plan, x + side, low, height[near], rank, beside)
         what = "GPU" if plan.cluster.gpu else "rank"
-        text = f"{rank}" if step < 0.62 else f"{what} {rank}"
+        text = f"{rank}" if step < 0.72 else f"{what} {rank}"
         size = min(step * 0.8, 0.8)
         _box(ax, x - size / 2, low - BAR / 2, size, FACES["gpu"], text)
     for level in (row for row in plan.rows if isinstance(row, int)):
@@ -145,6 +147,9 @@ def _draw_node(ax, plan, node, left, wide, side):
         if row in height:
             text = f"node {node}, " * (len(plan.members) > 1 and row == near)
             text += _words(plan, row, wide > 5)
+            links = ranks if row == near else [("away", rank) for rank in ranks]
+            if not beside:
+                text += _each(plan, links)
             _box(ax, left, height[row] - BAR / 2, wide, FACES[row], text)
     if plan.far:
         _draw_cards(ax, plan, node, left, wide, height)
@@ -184,7 +189,8 @@ def _box(ax, x, y, wide, face, text):
     ax.add_patch(FancyBboxPatch((x, y), wide, BAR, fc=face, zorder=3, **style))
     ink = "white" if face == FACES["NVLink"] else "black"
     middle = {"ha": "center", "va": "center", "zorder": 4}
-    ax.text(x + wide / 2, y + BAR / 2, text, size=FONT, color=ink, **middle)
+    size = min(FONT, 72 * wide / (0.57 * len(text)))  # a letter is half as wide as high
+    ax.text(x + wide / 2, y + BAR / 2, text, size=size, color=ink, **middle)
 
 
 def _line(ax, plan, x, start, stop, link, across):
@@ -222,7 +228,15 @@ def _words(plan, row, long):
         return f"host, PCIe: {rate / 1e9:.3g} GB/s" + " to each GPU" * long
     kind = row if row == "NVLink" else "PCIe" if cluster.gpu else "links"
     text = _rate(plan.near) if plan.near else ""
-    return f"{kind}: {text if long else text.partition(',')[0]}"
+    short = text.partition(",")[0].removesuffix(" each way" if plan.flows else "")
+    return f"{kind}: {text if long else short}"
+
+
+def _each(plan, links):
+    """What each of these links carries, where the lines have no room for it."""
+    sizes = [plan.flows.get(link, 0) for link in links]
+    ends = map(short_bytes, sorted({min(sizes), max(sizes)}))
+    return f"; {' to '.join(ends)} per GPU" if max(sizes) else ""
 
 
 def _title(plan):

@@ -25,21 +25,18 @@ def assign(solution, seed, folder):
     Raises ValueError where the table does not fit the notebook.
     """
     solution, folder = Path(solution), Path(folder)
-    for kind in ("release", "solutions"):
-        (folder / kind).mkdir(parents=True, exist_ok=True)
-    if seed == 0:
-        made = notebooks.read(solution)
+    made = notebooks.read(solution)
+    if seed:
+        made, summary = varied(made, seed, table(solution.parent))
+    else:
         summary = [(name, "as in public") for name in exercises_in(made)]
-        (folder / "solutions" / solution.name).write_bytes(solution.read_bytes())
-        notebooks.write(folder / "release" / solution.name, exercises.stub(made))
-        return summary
-    made, summary = varied(notebooks.read(solution), seed, table(solution.parent))
     released = exercises.stub(made)
-    released["metadata"]["d2lpar"] = {
-        "variations": made["metadata"]["d2lpar"]["variations"]
-    }
-    notebooks.write(folder / "solutions" / solution.name, made)
-    notebooks.write(folder / "release" / solution.name, released)
+    if seed:
+        chosen = made["metadata"]["d2lpar"]["variations"]
+        released["metadata"]["d2lpar"] = {"variations": chosen}
+    for kind, notebook in {"release": released, "solutions": made}.items():
+        (folder / kind).mkdir(parents=True, exist_ok=True)
+        notebooks.write(folder / kind / solution.name, notebook)
     return summary
 
 

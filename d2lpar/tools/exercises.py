@@ -6,9 +6,6 @@ so an instructor's `nbgrader generate_assignment` gives the same cells.
 
 from pathlib import Path
 
-import nbformat
-from nbgrader import preprocessors
-
 from . import notebooks
 
 STEPS = ("CheckCellMetadata", "LockCells", "ClearSolutions", "ClearHiddenTests")
@@ -17,6 +14,9 @@ STEPS += ("ClearMarkScheme", "ClearOutput", "ComputeChecksums")
 
 def stub(solution):
     """The exercise of a solution; both are the dictionaries of notebooks."""
+    import nbformat
+    from nbgrader import preprocessors  # a second, for who only asks what there is
+
     notebook = nbformat.from_dict(solution)
     for step in STEPS:
         notebook, _ = getattr(preprocessors, step)().preprocess(notebook, {})

@@ -33,10 +33,11 @@ def exercises(
     """Make exercises/ from solutions/: without the answers and the hidden tests."""
     if show:
         return _list_exercises(notebooks.find(chapters or (), ("exercises",)))
-    with needing(INSTRUCTOR):
-        from . import exercises as made
+    from . import exercises as made
+
     for path in notebooks.find(chapters or (), ("solutions",), notebooks.repository):
-        state = "written" if made.generate(path) else "unchanged"
+        with needing(INSTRUCTOR):
+            state = "written" if made.generate(path) else "unchanged"
         print(f"exercises/{path.name}: {state}")
 
 
@@ -59,12 +60,13 @@ def assign(
     ] = 0,
 ):
     """Make an assignment: what students get, and what you grade with."""
-    with needing(INSTRUCTOR):
-        from . import assign as made
+    from . import assign as made
+
     table = Table("exercise", "what is varied", title=f"Only for you: seed {seed}")
     for path in notebooks.find(chapters, ("solutions",), notebooks.originals):
-        for name, varied in made.assign(path, seed, to):
-            table.add_row(name, varied)
+        with needing(INSTRUCTOR):
+            for name, varied in made.assign(path, seed, to):
+                table.add_row(name, varied)
     console = Console(highlight=False, soft_wrap=True)
     console.print(table)
     console.print(f"Students get {to}/release. Grade with --solutions {to}/solutions.")

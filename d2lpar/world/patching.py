@@ -1,7 +1,10 @@
 """Functions of others that are replaced for a while."""
 
 import contextlib
+import functools
 import inspect
+
+import numpy as np
 
 
 @contextlib.contextmanager
@@ -21,3 +24,20 @@ def patched(*changes):
 def in_both(one, other, **functions):
     """The changes of functions that two modules have by the same names."""
     return [(holder, *item) for item in functions.items() for holder in (one, other)]
+
+
+def _of_finite(function):
+    """Make one that refuses infinities and NaN."""
+
+    @functools.wraps(function)
+    def refuses(a, *more, **options):
+        if not np.isfinite(a).all():
+            text = f"np.linalg.{function.__name__} got a matrix with infinities or NaN"
+            raise np.linalg.LinAlgError(text)
+        return function(a, *more, **options)
+
+    return refuses
+
+
+# With infinities LAPACK may loop for ever in these, and let no other thread stop it.
+FINITE = [(np.linalg, name, _of_finite) for name in ("lstsq", "pinv", "svd")]

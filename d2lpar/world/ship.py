@@ -10,6 +10,7 @@ back is of the caller's class again.
 
 import contextlib
 import functools
+import importlib
 import inspect
 import io
 import os
@@ -43,9 +44,15 @@ class Pickler(cloudpickle.Pickler):
 
     cloudpickle rebuilds such a class with a `__dict__`, so that the state of its
     instances does not fit the caller's own class when they come back.
+
+    A module of a kind of its own goes by name.  `self.config` beside `dist` brings one
+    along, since torch.distributed.config is such a module.
     """
 
     def reducer_override(self, obj):
+        odd = isinstance(obj, ModuleType) and type(obj) is not ModuleType
+        if odd and sys.modules.get(obj.__name__) is obj:
+            return importlib.import_module, (obj.__name__,)
         reduced = super().reducer_override(obj)
         slots = isinstance(obj, type) and "__slots__" in vars(obj)
         if slots and not issubclass(obj, tuple):  # those of a named tuple are empty

@@ -111,3 +111,20 @@ def launch_first(rows):
 def seconds_per_byte(rows):
     peak, rate, launch = every_split(rows)
     return peak, 1 / rate, launch
+
+
+@wrong("off")
+def three_zeros(rows):
+    return 0, 0, 0.0
+
+
+@wrong("raises")
+def divides_where_it_should_multiply(rows):
+    """One column of the fit has infinities, with which `lstsq` itself never ends."""
+    rows = sorted(rows, key=lambda row: row[0] / row[1])
+    f, m, t = map(np.array, zip(*rows, strict=True))
+    above = np.arange(len(rows)) >= len(rows) // 2
+    with np.errstate(divide="ignore"):
+        A = np.stack([f / above, m / ~above, np.ones_like(t)], 1) / t[:, None]
+    u = np.linalg.lstsq(A, np.ones_like(t), rcond=None)[0]
+    return 1 / u[0], 1 / u[1], u[2]

@@ -235,3 +235,13 @@ def adds_finished_chunks_again(xs, ws, dys, a, b, wire):
             parts[0] += wire.send(parts[1], ids[1], ids[0])
 
     return solve(xs, ws, dys, a, b, wire, add, owners)
+
+
+@wrong("form")
+def in_a_dictionary(xs, ws, dys, a, b, wire):
+    return dict(zip(("y", "dx", "dw"), solve(xs, ws, dys, a, b, wire), strict=True))
+
+
+@wrong("form")
+def with_the_number_of_devices(xs, ws, dys, a, b, wire):
+    return {"dy": solve(xs, ws, dys, a, b, wire), 2: a * b}

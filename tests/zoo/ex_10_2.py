@@ -107,3 +107,8 @@ def uses_what_is_not_there(w, micro_batches, rows):
     for x in micro_batches:
         (loss_of(w.clone(), x) / rows).sum()
     return shard_of(w.grad)
+
+
+@wrong("wrong")
+def in_single_precision(w, micro_batches, rows):
+    return add_then_reduce(w, micro_batches, rows).float()

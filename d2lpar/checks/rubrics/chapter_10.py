@@ -1,5 +1,7 @@
 """What exercises of chapter 10 share."""
 
+from ..judging import NO_NUMBER
+
 RANKS = (1, 2, 3, 4, 5, 8)
 
 
@@ -7,5 +9,5 @@ def floats(values):
     """Numbers of Python, numpy or torch as floats; what it was, if they are none."""
     try:
         return [float(value) for value in values]
-    except (TypeError, ValueError):
+    except NO_NUMBER:
         return values

@@ -4,7 +4,7 @@ from functools import partial
 from itertools import product
 
 from .. import signs
-from ..judging import Case, Exercise, close
+from ..judging import NO_NUMBER, Case, Exercise, close
 from ..signs import wrong
 
 WAYS = ("all or nothing", "each alone", "there and back", "greedy")
@@ -98,7 +98,7 @@ def answer(came, case):
     try:
         seconds, places = came
         return float(seconds), cost(case.inputs[0], "".join(places))
-    except (TypeError, ValueError, KeyError):
+    except (*NO_NUMBER, KeyError):
         return None
 
 

@@ -81,11 +81,12 @@ def added(terms, groups):
 
 def lists(attempt, rank):
     """The three lists that were returned, or what was returned in their place."""
+    value = attempt.values[rank]
     try:
-        named = zip(("y", "dx", "dw"), attempt.values[rank], strict=True)
+        named = zip(("y", "dx", "dw"), value, strict=True)
         return {name: [x.as_subclass(torch.Tensor) for x in xs] for name, xs in named}
-    except (TypeError, ValueError, AttributeError):
-        return attempt.values[rank]
+    except (TypeError, ValueError, AttributeError, RuntimeError):
+        return [value] if isinstance(value, dict) else value
 
 
 def pairs(attempt):

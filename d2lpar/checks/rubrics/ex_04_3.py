@@ -6,7 +6,7 @@ The truth is what the simulator reports when it runs the programs, so it cannot 
 import torch
 import torch.distributed as dist
 
-from ..judging import Case, Exercise, on_ranks
+from ..judging import NO_NUMBER, Case, Exercise, on_ranks
 from ..signs import hangs, waiting, wrong
 
 
@@ -94,7 +94,7 @@ def pairs(answer):
     """The pairs as a set, None for None, False where the answer has another form."""
     try:
         return None if answer is None else {(int(a), int(b)) for a, b in answer}
-    except (TypeError, ValueError):
+    except NO_NUMBER:
         return False
 
 

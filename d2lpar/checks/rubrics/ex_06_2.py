@@ -7,7 +7,7 @@ import numpy as np
 
 from .. import requirements as rows
 from .. import signs
-from ..judging import Case, Exercise, ranks, same
+from ..judging import NO_NUMBER, Case, Exercise, ranks, same
 from ..signs import both, breaks
 
 
@@ -47,7 +47,7 @@ def numbers(came):
     try:
         value, rank = came
         return operator.index(value), operator.index(rank)
-    except (TypeError, ValueError, RuntimeError, OverflowError):
+    except NO_NUMBER:
         return None
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from ... import costs
 from ...show.units import show_bytes
 from .. import signs
-from ..judging import Case, Exercise, Requirement, ranks
+from ..judging import NO_NUMBER, Case, Exercise, Requirement, ranks
 from ..signs import both, violates, wrong
 
 COSTS = {
@@ -60,7 +60,7 @@ def times(S, n, alpha, beta):
 
 def pair(came):
     """(name, seconds); (None, infinity) where it is no such pair."""
-    with suppress(TypeError, ValueError, RuntimeError):
+    with suppress(*NO_NUMBER):
         name, seconds = came
         if name in COSTS:
             return name, float(seconds)

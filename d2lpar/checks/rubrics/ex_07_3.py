@@ -6,7 +6,7 @@ from functools import partial
 from itertools import product
 
 from .. import signs
-from ..judging import Case, Exercise, Requirement, ranks
+from ..judging import NO_NUMBER, Case, Exercise, Requirement, ranks
 
 FORMULAS = ["one step", "free links", "no alpha", "whole tensor"]
 FORMULAS += ["half a ring", "fraction of a row"]
@@ -66,7 +66,7 @@ def judged(came, case, slip=""):
     try:
         n, B, said = came
         n, B, said = operator.index(n), operator.index(B), float(said)
-    except (TypeError, ValueError, RuntimeError):
+    except NO_NUMBER:
         return None
     steps, _, _, most, _, _ = case.inputs[0]
     there = B in steps and 1 <= n <= most

@@ -53,6 +53,7 @@ def none_on_rank_0(case):
 
 def agrees(came, wanted, case):
     alike = torch.is_tensor(came) and came.shape == wanted.shape
+    alike = alike and came.dtype == wanted.dtype
     return alike and torch.allclose(came, wanted, rtol=1e-9, atol=1e-12)
 
 

@@ -26,7 +26,7 @@ def stage_cases(rng, state=12):
         card = needs[target - 1] if target else min(needs) - 1
         yield Case(
             1,
-            f"units of {units}, n = {n}, a card of {card:,} bytes",
+            f"units of {units}, n = {n}, GPUs with {card:,} bytes",
             [(units, n, card)],
             truth=partial(choice, units, n, card, state),
         )

@@ -4,7 +4,7 @@ import math
 from itertools import pairwise
 
 from .. import signs
-from ..judging import Case, Exercise, close
+from ..judging import NO_NUMBER, Case, Exercise, close
 from ..signs import wrong
 
 # GPUs, layers, how much room the GPUs have together (in parts of what is needed)
@@ -85,7 +85,7 @@ def rises(came, case):
     L, p = len(case.inputs[0][0]), len(case.inputs[0][3])
     try:
         ends = [int(x) for x in came]
-    except (TypeError, ValueError):
+    except NO_NUMBER:
         return False
     fine = len(ends) == p + 1 and ends == sorted(ends) == list(came)
     return fine and (ends[0], ends[-1]) == (0, L)

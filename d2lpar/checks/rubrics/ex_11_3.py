@@ -4,7 +4,7 @@ import math
 from itertools import accumulate
 
 from .. import signs
-from ..judging import Case, Exercise
+from ..judging import NO_NUMBER, Case, Exercise
 from ..signs import wrong
 
 # Two branches that meet in the last layer
@@ -102,7 +102,7 @@ def number(came):
     """Seconds, as a float; NaN where it is no number."""
     try:
         return float(came)
-    except (TypeError, ValueError):
+    except NO_NUMBER:
         return math.nan
 
 

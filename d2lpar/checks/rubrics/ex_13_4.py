@@ -8,7 +8,7 @@ import numpy as np
 
 from ...schedule import Schedule, make, parse, simulate
 from .. import signs
-from ..judging import Case, Exercise, ranks
+from ..judging import NO_NUMBER, Case, Exercise, ranks
 from ..signs import both
 
 # name, ranks, micro-batches, steps
@@ -73,7 +73,7 @@ def agrees(came, wanted, case):
     try:
         bubble, held = came
         bubble, held = float(bubble), [float(x) for x in held]
-    except (TypeError, ValueError):
+    except NO_NUMBER:
         return False
     near = wanted[0] is ... or math.isclose(bubble, wanted[0], abs_tol=1e-6)
     return near and (wanted[1] is ... or held == wanted[1])

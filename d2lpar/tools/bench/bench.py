@@ -3,7 +3,7 @@
 Each run starts real processes, except those of the simulator.
 
     races         the course against PyTorch, side by side: all-reduces, and steps of
-                  training with DDP, sharding, split layers and a pipeline
+                  training with DDP, sharding, split layers, a pipeline and a mesh
     prediction    a ring, predicted from steps measured alone, and measured
     startup       four ranks by `d2lpar.run` and by `torch.multiprocessing.spawn`
     simulator     messages per second of real time
@@ -18,7 +18,16 @@ from functools import partial
 
 import torch
 
-from . import allreduces, overlap, pipeline, race, sharding, tensor_parallel, world
+from . import (
+    allreduces,
+    mesh,
+    overlap,
+    pipeline,
+    race,
+    sharding,
+    tensor_parallel,
+    world,
+)
 
 TRAINING = [overlap.RACE, sharding.RACE, *tensor_parallel.RACES, pipeline.RACE]
 
@@ -41,6 +50,7 @@ def plan(sizes=None, ranks=None, quick=False):
     found.append(("simulator", partial(world.simulator, 0.2 if quick else 1.0)))
     for each in TRAINING:
         found += each.plan(trained, quick)
+    found += mesh.RACE.plan([4], quick)  # 2 x 2
     for n in trained:
         remember = partial(sharding.memory, n, quick)
         found.append((f"memory of sharded training, {n} ranks", remember))

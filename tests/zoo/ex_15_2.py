@@ -1,0 +1,87 @@
+"""15.2 The forgotten reduction: forgotten(config, sizes, N, T, counted)."""
+
+from d2lpar.mesh import Mesh
+from d2lpar.mesh_costs import bytes_per_step, numbers, tensors
+from zoo import right, wrong
+
+AXES = "data", "pipeline", "tensor"
+
+
+def missing(config, sizes, N, T, counted):
+    expected = bytes_per_step(config, Mesh(*sizes), N, T)
+    return [expected[axis] - came for axis, came in zip(AXES, counted, strict=True)]
+
+
+def named(config, sizes, N, T, counted, copies=True, ways=2, flags=True, parts=True):
+    d, p, t = sizes
+    data, pipeline, tensor = missing(config, sizes, N, T, counted)
+    one = 2 * (t - 1) * N * T * config.D * 4
+    table = ways * (d if copies else 1) * config.vocabulary * config.D * 4
+    if tensor:
+        return {one: "tables", one * config.depth: "blocks"}.get(tensor, "nothing")
+    if pipeline:
+        return "tied" if pipeline == table else "nothing"
+    for stage in range(p if data else 0):
+        mesh = Mesh(*sizes)
+        count = numbers(config, mesh, stage)
+        count += tensors(config, mesh, stage) if flags else 0
+        if data == 2 * (d - 1) * (t if parts else 1) * count * 4:
+            return f"stage {stage}"
+    return "nothing"
+
+
+@right
+def axis_by_axis(config, sizes, N, T, counted):
+    return named(config, sizes, N, T, counted)
+
+
+@right
+def by_the_ratio(config, sizes, N, T, counted):
+    """No closed form for the sums: their bytes are compared with each other."""
+    data, pipeline, tensor = missing(config, sizes, N, T, counted)
+    if tensor:
+        per_block = bytes_per_step(config._replace(depth=config.depth + sizes[1]),
+                                   Mesh(*sizes), N, T)["tensor"]  # fmt: skip
+        four = per_block - bytes_per_step(config, Mesh(*sizes), N, T)["tensor"]
+        one = four // sizes[1] // 4
+        return "tables" if tensor == one else "blocks"
+    if pipeline:
+        return "tied"
+    return named(config, sizes, N, T, counted) if data else "nothing"
+
+
+@wrong("one copy")
+def forgets_the_data_ranks(*given):
+    return named(*given, copies=False)
+
+
+@wrong("one way")
+def counts_one_direction(*given):
+    return named(*given, ways=1)
+
+
+@wrong("no flags")
+def counts_parameters_only(*given):
+    return named(*given, flags=False)
+
+
+@wrong("one part")
+def counts_one_tensor_rank(*given):
+    return named(*given, parts=False)
+
+
+@wrong("largest axis")
+def names_the_axis(config, sizes, N, T, counted):
+    less = missing(config, sizes, N, T, counted)
+    names = "stage 0", "tied", "blocks"
+    return names[less.index(max(less))] if max(less) else "nothing"
+
+
+@wrong("no name")
+def returns_the_bytes(*given):
+    return missing(*given)
+
+
+@wrong("wrong")
+def always_nothing(*given):
+    return "nothing"
