@@ -65,9 +65,12 @@ export PIP_FIND_LINKS := $(CURDIR)/wheelhouse
 endif
 
 PLAIN = env -u D2LPAR_BACKEND -u D2LPAR_RANKS D2LPAR_PROGRESS=0
+# Beside five others, threads of torch that wait for work must not spin: that took seconds
+# of processor where the work takes hundredths.
+units notebooks processes: export OMP_WAIT_POLICY = passive
 
 .PHONY: run lab test ready quick lint units mutants coverage notebooks processes newest bench execute sync exercises setup
-.PHONY: wheelhouse site slides browse colab
+.PHONY: soak wheelhouse site slides browse colab
 .DEFAULT_GOAL := run
 
 run: setup
@@ -136,6 +139,10 @@ units:
 # Half an hour; not a part of `make test`, which tries two of each exercise.
 mutants: setup
 	@$(PLAIN) $(BIN)/python tests/mutants.py $(EXERCISES)
+
+# Kills at random for minutes; a short form is among the unit tests.
+soak: setup
+	@$(PLAIN) $(BIN)/python tests/soak.py $(KILLS)
 
 notebooks:
 	@echo "== chapters and solutions, outputs compared"

@@ -23,8 +23,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from .data_parallel import convert_batch_norms
-from .scatter import all_gather, members
-from .trips import Arrive, Depart, post, wait
+from .scatter import members
+from .trips import Arrive, Depart, gather_number, post, wait
 
 
 # A halo of three rows, on ranks of two: they hand on what they are given.
@@ -43,14 +43,15 @@ class Halo:
     """
 
     def __init__(self, come, go, group=None, fill=0.0):
+        if min(come) < 0:
+            raise ValueError(f"A halo has 0 rows or more, not {come}.")
         n, r = dist.get_world_size(group), dist.get_rank(group)
         self.come, self.group, self.fill = come, group, fill
         self.src = [i if 0 <= i < n else None for i in (r - 1, r + 1)]
         self.dst = self.src[::-1]
         self.go = [0 if self.dst[k] is None else go[k] for k in (0, 1)]
-        self.gone = False
 
-    def depart(self, x):
+    def send_rows(self, x):
         """Start to receive both halos, and to send those that are all here."""
         self.x, self.parts, self.works = x, [], []
         for k in (0, 1):
@@ -68,18 +69,12 @@ class Halo:
             return []
         x = self.x
         if self.go[k] > x.shape[-2]:
-            x = torch.cat([self.parts[0], x, self.parts[1]], -2)
-            x = x.narrow(-2, *self._span(k))
+            x = torch.cat([x, self.parts[1]] if k else [self.parts[0], x], -2)
         end = first_rows if k else last_rows
         rows = end(x, self.go[k])
         return [(rows.contiguous(), self.dst[k])]
 
-    def _span(self, k):
-        """Return where the own rows and halo k lie, when all are joined."""
-        before, h = self.come[0], self.x.shape[-2]
-        return (0, before + h) if k == 0 else (before, h + self.come[1])
-
-    def arrive(self):
+    def collect_rows(self):
         """Return the rows before and after the own ones."""
         for k in (0, 1):
             wait(self.works[k])
@@ -87,9 +82,9 @@ class Halo:
                 wait(post(self._sent(k), [], self.group))
         return tuple(self.parts)
 
-    def go_back(self, *gradients):
+    def send_gradients(self, *gradients):
         """Start to send the gradients of the halos to whose rows they are."""
-        self.gone, self.parts, self.works = True, [], []
+        self.parts, self.works = [], []
         for k in (0, 1):
             halo = gradients[k].contiguous().clone()
             back = beside(self.x, self.go[k])
@@ -101,10 +96,8 @@ class Halo:
     def _returned(self, k):
         return [] if self.src[k] is None else [(self.parts[k][0], self.src[k])]
 
-    def come_back(self, dx):
+    def collect_gradients(self, dx):
         """Add to dx, in place, what rows owe to being halos elsewhere."""
-        if not self.gone:  # nobody here has used a halo
-            self.go_back(*(torch.zeros_like(halo) for halo in self.parts))
         for k in (0, 1):
             halo, back = self.parts[k]
             wait(self.works[k])
@@ -146,15 +139,13 @@ def halo_exchange(x, before, after, group=None):
     x    [..., h, W], this rank's rows; h may differ from rank to rank
 
     The result has before + h + after rows.  Beyond the first and the last row
-    of the picture they are zeros.  A halo may be deeper than a neighbour has
-    rows: then it has handed on what it got.  Backward, the gradient of a row
+    of the picture they are zeros.  If a neighbour has fewer rows than the halo
+    is deep, it forwards rows of its own halo.  Backward, the gradient of a row
     that was copied is added to that of the row itself.  A rank sends `before`
     rows to the next rank and `after` rows to the one before, forward, and as
     many backward.  Gholami et al. 2018 count k // 2 rows per neighbour.
     """
     check_picture(x)
-    if before < 0 or after < 0:
-        raise ValueError(f"A halo has 0 rows or more, not {before}, {after}.")
     trip = Halo((before, after), (before, after), group)
     x, token = Depart.apply(x, trip)
     above, below = Arrive.apply(token, trip)
@@ -232,10 +223,7 @@ def heights_of(x, stride, group=None):
     n, h = dist.get_world_size(group), x.shape[-2]
     if stride == 1:
         return [h] * n
-    mine = torch.tensor([h], device="cpu" if x.is_meta else x.device)
-    every = [torch.empty_like(mine) for _ in range(n)]
-    all_gather(every, mine, group)
-    return [int(height) for height in every]
+    return gather_number(h, x, group)
 
 
 class DomainLayer(nn.Module):

@@ -55,7 +55,8 @@ def one_device(config, seed=0):
     """Return the whole GPT with the initial values of a mesh of any size."""
     tables, *blocks, norm = build(recipe(config), seed=seed)
     with torch.device("meta"):
-        gpt = GPT(*config[:2], config.heads, config.context, config.vocabulary)
+        sizes = config.D, config.depth, config.heads
+        gpt = GPT(*sizes, config.context, config.vocabulary)
     gpt.token, gpt.position = tables["token"], tables["position"]
     gpt.blocks, gpt.norm = nn.Sequential(*blocks), norm
     return gpt
@@ -122,7 +123,7 @@ class RowDropout(nn.Module):
         for i in range(len(x)):
             row = self.moment.first + i
             key = self.seed, self.moment.step, self.layer, row
-            generator.manual_seed(hash(key) % 2**63)
+            generator.manual_seed(hash(key) % 2**63)  # equal on every rank
             mask[i].bernoulli_(1 - self.p, generator=generator)
         return x * mask / (1 - self.p)
 
@@ -188,7 +189,7 @@ def make_stage(config, stage, stages, group=None, seed=0, moment=None):
     for i in blocks_of(config.depth, stage, stages):
         (block,) = build(net, i + 1, i + 2, seed)
         blocks[i] = parallel_block(block, group)
-    return Stage(blocks, tables, norm, group, lambda layer: drop(layer=layer))
+    return Stage(blocks, tables, norm, group, drop)
 
 
 def blocks_of(depth, stage, stages):
@@ -248,9 +249,8 @@ def whole_of(mine, name, dim, group):
 def names_and_shapes(config, schedule):
     """Yield (name, stage that has it, shape) of the GPT's parameters."""
     stages = schedule.stages
-    of_block = {}
-    for s in range(stages):
-        of_block |= dict.fromkeys(blocks_of(config.depth, s, stages), s)
+    blocks = [blocks_of(config.depth, s, stages) for s in range(stages)]
+    of_block = {i: s for s, mine in enumerate(blocks) for i in mine}
     for name, shape in shapes_of(config):
         stage = 0
         if name.startswith("blocks."):

@@ -23,10 +23,10 @@ from .data_parallel import sum_gradients
 from .domain import DomainConv2d as DomainConv2d
 from .domain import halo_exchange as halo_exchange
 from .fastest import allreduce
-from .scatter import all_gather, members
+from .scatter import members
 from .split_choice import best_splits as best_splits
 from .tensor_parallel import ColumnParallel, Join, RowParallel, add_bias
-from .trips import Arrive, Depart, post, wait
+from .trips import Arrive, Depart, gather_number, post, wait
 from .world.labels import label
 
 
@@ -38,23 +38,35 @@ def passes(scheme, rows):
     In a pass all ranks take the rows start to stop - 1 of each rank.  A pass
     without any row is left out.
     """
+    check_scheme(scheme)
     n = len(rows)
     if scheme == "a":
         found = [[(0, count) for count in rows]]
     elif scheme == "b":
-        found = [[(0, rows[i] * (i == k)) for i in range(n)] for k in range(n)]
-    elif scheme == "c":
-        ends = [[count * k // n for k in range(n + 1)] for count in rows]
-        found = [[(e[k], e[k + 1]) for e in ends] for k in range(n)]
+        found = [[(0, 0)] * n for _ in range(n)]
+        for k in range(n):
+            found[k][k] = (0, rows[k])
     else:
+        cut = [[count * k // n for k in range(n + 1)] for count in rows]
+        found = [[(ends[k], ends[k + 1]) for ends in cut] for k in range(n)]
+    return without_empty(found)
+
+
+def check_scheme(scheme):
+    """Raise ValueError unless there is such a scheme."""
+    if scheme not in ("a", "b", "c"):
         raise ValueError(f"The schemes are 'a', 'b' and 'c', not {scheme!r}.")
+
+
+def without_empty(found):
+    """Return the passes that have a row; ValueError if none has one."""
     found = [parts for parts in found if any(a < b for a, b in parts)]
     if not found:
         raise ValueError("No rank has a row.")
     return found
 
 
-class Rows:
+class Meeting:
     """Bring some rows of every rank to all ranks, and their gradients back.
 
     parts    (start, stop) of each rank: the rows of it that travel
@@ -65,62 +77,50 @@ class Rows:
 
     def __init__(self, parts, group=None):
         self.parts, self.group = parts, group
-        self.n, self.r = members(group)
+        n, self.r = members(group)
         self.sizes = [stop - start for start, stop in parts]
-        self.others = [i for i in range(self.n) if i != self.r]
-        self.gone = False
-
-    def own(self, x):
-        """Return this rank's part of its rows, as a view."""
-        start, stop = self.parts[self.r]
-        return x[start:stop]
+        self.others = [i for i in range(n) if i != self.r]
+        self.own = slice(*parts[self.r])  # the rows of this rank that travel
 
     def of_all(self, tensors):
         """Return the rows of this pass, from the rows of all ranks."""
         rows = zip(tensors, self.parts, strict=True)
         return torch.cat([x[start:stop] for x, (start, stop) in rows])
 
-    def depart(self, x):
+    def send_rows(self, x):
         """Start to send the own part, and to receive those of others."""
-        self.x, mine = x, self.own(x).contiguous()
+        mine = x[self.own].contiguous()
         self.all = x.new_empty(sum(self.sizes), *x.shape[1:])
         parts = self.all.split(self.sizes)
         parts[self.r].copy_(mine)
-        self.works = post(
-            [(mine, i) for i in self.others],
-            [(parts[i], i) for i in self.others],
-            self.group,
-        )
+        send = [(mine, i) for i in self.others]
+        recv = [(parts[i], i) for i in self.others]
+        self.works = post(send, recv, self.group)
 
-    def arrive(self):
+    def collect_rows(self):
         """Return the rows of all ranks, in the order of the ranks."""
         wait(self.works)
         return self.all
 
-    def go_back(self, gradient):
+    def send_gradients(self, gradient):
         """Start to send the partial gradients to those whose rows they are."""
-        self.gone, parts = True, gradient.contiguous().split(self.sizes)
+        parts = gradient.contiguous().split(self.sizes)
         self.back = [torch.empty_like(parts[self.r]) for _ in self.others]
         self.mine, self.all = parts[self.r], None
-        self.works = post(
-            [(parts[i], i) for i in self.others],
-            list(zip(self.back, self.others, strict=True)),
-            self.group,
-        )
+        send = [(parts[i], i) for i in self.others]
+        recv = list(zip(self.back, self.others, strict=True))
+        self.works = post(send, recv, self.group)
 
-    def come_back(self, dx):
+    def collect_gradients(self, dx):
         """Add to dx, in place, the gradients of the rows that travelled."""
-        if not self.gone:
-            self.go_back(torch.zeros_like(self.all))
         wait(self.works)
-        mine = self.own(dx)
         for part in (self.mine, *self.back):
-            mine += part
+            dx[self.own].add_(part)
         self.mine = self.back = self.works = None  # they hold the gradients
         return dx
 
 
-class OwnRows(torch.autograd.Function):
+class KeepOwn(torch.autograd.Function):
     """Keep the own rows of a pass; backward, join all gradients of scores."""
 
     @staticmethod
@@ -135,17 +135,9 @@ class OwnRows(torch.autograd.Function):
 
 def all_rows(x, rows, group=None):
     """Return the rows of all ranks, in their order; rank i has rows[i]."""
-    trip = Rows([(0, count) for count in rows], group)
-    trip.depart(x)
-    return trip.arrive()
-
-
-def rows_of_ranks(x, group=None):
-    """Return how many rows each rank has; 8 bytes go to each."""
-    mine = torch.tensor([len(x)], device="cpu" if x.is_meta else x.device)
-    every = [torch.empty_like(mine) for _ in range(members(group)[0])]
-    all_gather(every, mine, group)
-    return [int(count) for count in every]
+    meeting = Meeting([(0, count) for count in rows], group)
+    meeting.send_rows(x)
+    return meeting.collect_rows()
 
 
 class Columns(ColumnParallel):
@@ -188,8 +180,8 @@ def check_dense(layers, dense):
     rest = [layer for i, layer in enumerate(layers) if i not in dense]
     kinds = [type(x).__name__ for x in rest if [*x.parameters()]]
     if kinds or not dense:
-        what = kinds or "none of them"
-        raise TypeError(f"Linear layers in a Sequential, please, not {what}.")
+        kinds = kinds or "none of them"
+        raise TypeError(f"Linear layers in a Sequential, please, not {kinds}.")
 
 
 class WeirdTrick(nn.Module):
@@ -206,35 +198,34 @@ class WeirdTrick(nn.Module):
 
     def __init__(self, features, classifier, scheme="b", group=None):
         super().__init__()
-        passes(scheme, [1])  # or it says which schemes there are
+        check_scheme(scheme)
         self.features, self.scheme, self.group = features, scheme, group
         self.classifier = split_dense(classifier, group)
 
     def forward(self, x):
         """x [N_r, ...], this rank's rows -> their scores [N_r, classes]."""
         h, scores = self.features(x), []
-        for parts in passes(self.scheme, rows_of_ranks(h, self.group)):
-            trip = Rows(parts, self.group)
-            h, token = Depart.apply(h, trip)
-            y = self.classifier(Arrive.apply(token, trip))
-            scores.append(OwnRows.apply(y, trip.sizes, self.group))
+        for parts in passes(self.scheme, gather_number(len(h), h, self.group)):
+            meeting = Meeting(parts, self.group)
+            h, token = Depart.apply(h, meeting)
+            y = self.classifier(Arrive.apply(token, meeting))
+            scores.append(KeepOwn.apply(y, meeting.sizes, self.group))
         return torch.cat(scores)
 
-    def step(self, x, targets, loss, dense=None):
+    def step(self, x, targets, loss):
         """Leave all gradients in .grad; return the mean loss of all rows.
 
         loss     (scores, targets) -> the sum of the losses of these rows
-        dense    an optimizer of the classifier, to take a step after every
-                 pass, with the mean gradient of the rows in it
 
         .grad must be empty before.  Krizhevsky 2014.
         """
         with label("F features"):
             h = self.features(x)
-        rows = rows_of_ranks(h, self.group)
+        rows = gather_number(len(h), h, self.group)
         targets = all_rows(targets, rows, self.group).split(rows)
-        trips = [Rows(part, self.group) for part in passes(self.scheme, rows)]
-        total, dh = self.walk(h.detach(), trips, targets, loss, dense)
+        parts = passes(self.scheme, rows)
+        meetings = [Meeting(part, self.group) for part in parts]
+        total, dh = self.walk(h.detach(), meetings, targets, loss)
         if h.requires_grad:
             with label("B features"):
                 h.backward(dh)
@@ -246,28 +237,40 @@ class WeirdTrick(nn.Module):
     #     pass              0            1            2
     #     rows for pass     1            2
     #     gradients of                   0            1            2
-    def walk(self, h, trips, targets, loss, dense):
+    def walk(self, h, meetings, targets, loss):
         """Make all passes; return (sum of losses, gradient of own rows h)."""
         N, total, dh = sum(map(len, targets)), 0.0, torch.zeros_like(h)
-        trips[0].depart(h)
-        for k, trip in enumerate(trips):
-            whole = trip.arrive().requires_grad_()
-            if trip is not trips[-1]:
-                trips[k + 1].depart(h)
-            count = len(whole) if dense else N
-            total += self.classify(k, whole, trip.of_all(targets), loss, count)
+        meetings[0].send_rows(h)
+        for k, meeting in enumerate(meetings):
+            rows = meeting.collect_rows().requires_grad_()
+            if k + 1 < len(meetings):
+                meetings[k + 1].send_rows(h)
+            total += self.classify(k, rows, meeting.of_all(targets), loss, N)
             if k > 0:
-                trips[k - 1].come_back(dh)
-            trip.go_back(whole.grad.mul_(count / N))
-            if dense:
-                dense.step()
-                dense.zero_grad()
-        return total, trips[-1].come_back(dh)
+                meetings[k - 1].collect_gradients(dh)
+            meeting.send_gradients(rows.grad)
+        return total, meetings[-1].collect_gradients(dh)
 
-    def classify(self, k, whole, targets, loss, count):
-        """Return the loss of pass k; leave the gradients of loss / count."""
+    def classify(self, k, rows, targets, loss, N):
+        """Return the loss of pass k; leave the gradients of loss / N."""
         with label(f"F{k}"):
-            part = loss(self.classifier(whole), targets)
+            part = loss(self.classifier(rows), targets)
         with label(f"B{k}"):
-            (part / count).backward()
+            (part / N).backward()
         return part.detach()
+
+
+class EagerTrick(WeirdTrick):
+    """Take a step of the dense layers after every pass; an approximation.
+
+    optimizer    of these layers, to be set; gets the mean gradient of a pass
+    """
+
+    def classify(self, k, rows, targets, loss, N):
+        """Return the loss of pass k; leave the gradient of its rows only."""
+        part = super().classify(k, rows, targets, loss, N)
+        for p in self.classifier.parameters():
+            p.grad *= N / len(rows)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return part

@@ -12,6 +12,8 @@ N rows of the whole batch, T tokens in a row, m micro-batches of each data rank.
 truth: `gpt_parts.one_device`, one device with the whole batch.
 """
 
+from functools import partial
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -71,8 +73,7 @@ class MeshModel(nn.Module):
         how = {"group": tensor, "seed": seed, "moment": self.moment}
         made = [make_stage(config, s, count, **how) for s in mine]
         self.stages = nn.ModuleList(made)
-        loss = lambda scores, words: row_losses(scores, words, tensor)
-        group = self.groups["pipeline"]
+        loss, group = partial(row_losses, group=tensor), self.groups["pipeline"]
         self.pipeline = MeshPipeline(schedule, made, loss, group, recompute)
         self.pipeline.moment = self.moment
 
@@ -114,12 +115,10 @@ class MeshModel(nn.Module):
     def prepare(self):
         """Wrap the stages, so that the data axis averages their gradients."""
         group = self.groups["data"]
-        if self.data or self.pipeline.ddp or not (self.zero or group.size() > 1):
-            return
-        if self.zero:
+        if self.zero and not self.data:
             units = [unit for stage in self.stages for unit in units_of(stage)]
             self.data = ZeRO1(self.stages, units, group)
-        else:
+        elif not self.zero and group.size() > 1 and not self.pipeline.ddp:
             self.pipeline.ddp = OverlappedDDP(self.stages, group, alike=True)
 
     def clear(self):
@@ -153,7 +152,8 @@ class MeshModel(nn.Module):
             mine[0].add_(mine[1])
             mine[1].copy_(mine[0])
         elif mine and self.ends[0] != self.ends[1]:
-            (other,) = {*self.ends} - {self.at["pipeline"]}
+            first, last = self.ends
+            other = last if self.at["pipeline"] == first else first
             theirs = torch.empty_like(mine[0])
             group = self.groups["pipeline"]
             exchange(mine[0].contiguous(), other, theirs, other, group)
@@ -178,12 +178,13 @@ class MeshModel(nn.Module):
         """Return the norm of the whole gradient, that of one device."""
         total, seen = torch.zeros((), dtype=torch.float64), set()
         for name, parameter, dim in self.entries():
-            copy = name == "token.weight" and self.at["pipeline"] != self.ends[0]
-            if name in seen or copy or (dim is None and self.at["tensor"] > 0):
-                continue
+            of_partner = dim is None and self.at["tensor"] > 0
+            tied = name == "token.weight" and self.at["pipeline"] != self.ends[0]
+            twice = name in seen  # both token tables are on this rank
             seen.add(name)
-            for piece in self.gradients_of(parameter):
-                total += piece.double().square().sum()
+            if not (of_partner or tied or twice):
+                for piece in self.gradients_of(parameter):
+                    total += piece.double().square().sum()
         for axis in AXES:
             if self.mesh.sizes[axis] > 1 and (axis != "data" or self.zero):
                 dist.all_reduce(total, group=self.groups[axis])
@@ -229,8 +230,9 @@ class MeshModel(nn.Module):
         something else of each parameter, such as its gradient.
         """
         group, tensor = self.groups["pipeline"], self.groups["tensor"]
-        mine = {name: (x, dim) for name, x, dim in [*self.entries()][::-1]}
-        found = {}
+        mine, found, like = {}, {}, next(self.parameters())
+        for name, x, dim in self.entries():
+            mine.setdefault(name, (x, dim))  # the first of two token tables
         schedule = self.pipeline.schedule
         for name, stage, shape in names_and_shapes(self.config, schedule):
             src = schedule.home[stage]
@@ -238,7 +240,6 @@ class MeshModel(nn.Module):
                 x, dim = mine[name]
                 found[name] = whole_of(of(x), name, dim, tensor)
             else:
-                like = next(self.parameters())
                 found[name] = like.new_empty(shape)
             if self.mesh.sizes["pipeline"] > 1:
                 dist.broadcast(found[name], group=group, group_src=src)
@@ -256,8 +257,8 @@ class MeshModel(nn.Module):
 
 def units_of(stage):
     """Return the modules with a flat of their own: token table, blocks."""
-    return [*(m for name, m in stage.named_children() if name == "token"),
-            *stage.blocks.values()]  # fmt: skip
+    tables = [stage.token] if stage.first or stage.last else []
+    return [*tables, *stage.blocks.values()]
 
 
 def pieces_of_shard(flat):

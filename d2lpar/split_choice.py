@@ -150,10 +150,10 @@ class Costs:
     def between(self, layer, split, after, then):
         """Return the seconds between a layer and the next, there and back."""
         one, two = LAYOUTS[split], LAYOUTS[then]
+        # sums are added before ReLU and pooling, all else moves after the pool
         size = layer.outputs if one.gives == "sums" else after.inputs
         there = self.move(one.gives, two.takes, self.N * size)
-        size = after.inputs
-        back = self.move(two.gives_back, one.takes_back, self.N * size)
+        back = self.move(two.gives_back, one.takes_back, self.N * after.inputs)
         return there + back
 
     def within(self, layer, split, first=False):
@@ -163,28 +163,27 @@ class Costs:
         """
         if not fits(layer, split, self.n):
             return math.inf
-        passes = 2 if first else 3  # y, dw, and dx
+        products = 2 if first else 3  # y, dw, and dx
         moved = 0.0
         if split in ("data", "domain"):
             moved = self.rounds(2, layer.weights)
         if split == "domain" and self.n > 1:
             halo = 2 * self.alpha + self.N * layer.halo * ITEM * self.beta
-            moved += (passes - 1) * halo
-        return moved + passes * self.compute(layer, split)
+            moved += (products - 1) * halo
+        return moved + products * self.compute(layer, split)
 
     def compute(self, layer, split):
-        """Return the seconds of one pass of this rank's share of the work."""
-        n, rows = self.n, self.N
+        """Return the seconds in which this rank computes y, dw or dx."""
+        n, N = self.n, self.N
         share = 1.0 if split == "replicated" else 1 / n
         if split == "data":
-            share = -(-rows // n) / rows
+            share = math.ceil(N / n) / N
         elif split == "domain":
-            share = -(-layer.height // n) / layer.height
-        x, w, y = rows * layer.inputs, layer.weights, rows * layer.outputs
-        x *= 1.0 if split == "out" else share
-        w *= share if split in ("in", "out") else 1.0
-        y *= 1.0 if split == "in" else share
-        work = rows * layer.flops * share, ITEM * (x + w + y)
+            share = math.ceil(layer.height / n) / layer.height
+        x = N * layer.inputs * (1.0 if split == "out" else share)
+        w = layer.weights * (share if split in ("in", "out") else 1.0)
+        y = N * layer.outputs * (1.0 if split == "in" else share)
+        work = N * layer.flops * share, ITEM * (x + w + y)
         return self.cluster.compute_seconds(0, *work, "float32")
 
 
@@ -223,30 +222,19 @@ def best_splits(layers, n, batch, cluster, only=None):
     Returns (seconds of a step, [split of each layer]).  Of equal plans the one
     that comes first in `SPLITS` is taken.  O(25 L).  ValueError if none works.
     """
-    costs, only = Costs(n, batch, cluster), only or {}
-    best = {None: (0.0, [])}  # split of the last layer: (seconds, plan so far)
-    for i in range(len(layers)):
-        ways = [only[i]] if i in only else SPLITS
-        best = {s: _reached(costs, best, layers, i, s) for s in ways}
-    found = [
-        (seconds + to_loss(costs, layers[-1], split), plan)
-        for split, (seconds, plan) in best.items()
-    ]
-    seconds, plan = min(found, key=lambda end: end[0])
+    costs, only, last = Costs(n, batch, cluster), only or {}, layers[-1]
+    ways = [[only[i]] if i in only else SPLITS for i in range(len(layers))]
+    best = {s: (costs.within(layers[0], s, first=True), [s]) for s in ways[0]}
+    for i in range(1, len(layers)):
+        shorter, best = best, {}  # split of its last layer: (seconds, plan)
+        for split in ways[i]:
+            own, plans = costs.within(layers[i], split), []
+            for before, (seconds, plan) in shorter.items():
+                moved = costs.between(layers[i - 1], before, layers[i], split)
+                plans.append((seconds + own + moved, [*plan, split]))
+            best[split] = min(plans, key=lambda found: found[0])
+    ends = [(t + to_loss(costs, last, s), p) for s, (t, p) in best.items()]
+    seconds, plan = min(ends, key=lambda found: found[0])
     if math.isinf(seconds):
         raise ValueError(f"{n} ranks cannot split these layers like that.")
     return seconds, plan
-
-
-def _reached(costs, best, layers, i, split):
-    """Return the best (seconds, plan) that ends with layer i in this split."""
-    own = costs.within(layers[i], split, first=i == 0)
-
-    def total(before):
-        seconds = best[before][0] + own
-        if before is None:
-            return seconds
-        return seconds + costs.between(layers[i - 1], before, layers[i], split)
-
-    before = min(best, key=total)
-    return total(before), [*best[before][1], split]

@@ -8,11 +8,13 @@ it ends.  Between the two calls lies what the trip hides behind, forward and bac
 import torch
 import torch.distributed as dist
 
+from .scatter import all_gather, members
+
 
 # A trip carries something to other ranks, and gradients back, in four steps.
 #
-#     forward     depart(x)       something to compute     arrive()
-#     backward    come_back(dx)   its backward pass        go_back(dy)
+#     forward     send_rows            something to compute     collect_rows
+#     backward    collect_gradients    its backward pass        send_gradients
 #
 # Autograd runs the lower line from right to left, so both ways are hidden.
 class Depart(torch.autograd.Function):
@@ -26,8 +28,8 @@ class Depart(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x, trip, *ends):
-        ctx.trip, ctx.ends = trip, ends
-        trip.depart(x.detach())
+        ctx.trip, ctx.ends, trip.gradients_sent = trip, ends, False
+        trip.send_rows(x.detach())
         copies = [x[..., start:stop, :].clone() for start, stop in ends]
         return x.view_as(x), x.new_empty(0), *copies
 
@@ -36,7 +38,9 @@ class Depart(torch.autograd.Function):
         dx = dx.clone()
         for (start, stop), gradient in zip(ctx.ends, copies, strict=True):
             dx[..., start:stop, :] += gradient
-        return ctx.trip.come_back(dx), None, *[None for _ in copies]
+        if not ctx.trip.gradients_sent:  # unused here, but other ranks wait
+            ctx.trip.send_gradients(*map(dx.new_zeros, ctx.trip.shapes))
+        return ctx.trip.collect_gradients(dx), None, *[None for _ in copies]
 
 
 class Arrive(torch.autograd.Function):
@@ -44,12 +48,15 @@ class Arrive(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, token, trip):
-        ctx.trip = trip
-        return trip.arrive()
+        ctx.trip, came = trip, trip.collect_rows()
+        parts = came if isinstance(came, tuple) else (came,)
+        trip.shapes = [rows.shape for rows in parts]
+        return came
 
     @staticmethod
     def backward(ctx, *gradients):
-        ctx.trip.go_back(*gradients)
+        ctx.trip.gradients_sent = True
+        ctx.trip.send_gradients(*gradients)
         return gradients[0].new_empty(0), None
 
 
@@ -69,3 +76,15 @@ def wait(works):
     """Wait for messages that `post` has started."""
     for work in works:
         work.wait()
+
+
+def gather_number(number, like, group=None):
+    """Return the numbers of all ranks; 8 bytes go to each of the others.
+
+    like    a tensor; the number travels from where it lies
+    """
+    device = "cpu" if like.is_meta else like.device
+    mine = torch.tensor([number], device=device)
+    every = [torch.empty_like(mine) for _ in range(members(group)[0])]
+    all_gather(every, mine, group)
+    return [int(found) for found in every]

@@ -52,12 +52,12 @@ def test_the_plan_is_what_was_asked_for():
         "simulator",
     ]
     usual = names(bench.plan())
-    assert len(usual) == 2 + 12 + 2 + (3 + 2 + 3 + 3 + 3) + 3 + 1
+    assert len(usual) == 2 + 12 + 2 + (3 + 2 + 3 + 3 + 3) + 3 + 1 + 1
     assert "All-reduce, 2 ranks, 64 KB" in usual
     assert "All-reduce, 4 ranks, 64 MB" in usual
     assert {"A training step, 2 ranks, width 512", "A pipeline, 2 ranks, width 1024",
             "A split block, 2 ranks, width 256"} < set(usual)  # fmt: skip
-    assert len(bench.plan(quick=True)) == 5 + 5 + 1 + 1
+    assert len(bench.plan(quick=True)) == 5 + 5 + 1 + 1 + 1
 
 
 @pytest.mark.parametrize("ranks", ["1", "0,2", "x", "2;4", "-2", ","])
@@ -305,6 +305,13 @@ def test_spawn_leaves_nothing_when_interrupted(monkeypatch):
     assert [process.is_alive() for process in made.processes] == [False] * 4
 
 
+def test_bytes_and_memory_of_a_mesh_are_counted_for_both():
+    theirs, ours = mesh.counts(16, {"pipeline": (1, 2, 1)})["meshes"]
+    assert (theirs["rival"], ours["rival"]) == (mesh.TORCH, mesh.OURS)
+    assert 0 <= ours["sent"] - theirs["sent"] < 100  # only the loss is ours alone
+    assert 0 < ours["peak"] < 1.2 * theirs["peak"]
+
+
 def test_simulator():
     rates = world.simulator(0.0)["simulator"]
     assert len(rates) == 3 and all(rate > 0 for rate in rates.values())
@@ -326,6 +333,8 @@ def made_up():
         for k, name in enumerate(allreduces.rivals())
     ]
     memory = {"ranks": 2, "rival": "FSDP", "peak": 3 * 2**30, "grown": 2**20}
+    counted = {"course": "data x tensor", "rival": mesh.TORCH, "sent": 4e6, "peak": 2e6}
+    ours = counted | {"rival": mesh.OURS, "sent": 3e6}
     return {
         "machine": bench.machine(),
         "races": rows + [each | {"ranks": 4, "ratio": 7} for each in rows],
@@ -333,6 +342,7 @@ def made_up():
         "startup": {"run_first": 2, "run": 0.1, "spawn": 4, "ratio": 40},
         "simulator": {"ring of 4": 12345.6},
         "memory": [memory],
+        "meshes": [counted, ours],
     }
 
 
@@ -344,6 +354,7 @@ def test_tables_hold_the_figures():
     for figure in ("1 MB", "2 ms", "1.50", "7.00", "-10%", "1.8 ms", "40", "12,346"):
         assert figure in text, figure
     assert "3,072 MB" in text
+    assert "3.00 MB" in text and "0.75" in text
     assert text.count("All-reduce on") == 2
     assert "on 4 Gloo ranks" in text
     assert list(bench.tables({})) == []

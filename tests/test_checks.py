@@ -4,6 +4,7 @@ import _thread
 import dataclasses
 import io
 import math
+import os
 import re
 import sys
 import threading
@@ -433,6 +434,25 @@ def test_real_processes_are_tried_where_the_exercise_says_so(monkeypatch):
     assert "Score 0: the outcome is not right on real processes" in str(report)
     assert [row.passed for row in report.rows] == [True, True, False]
     assert report.rows[2].label == "on real processes" and report.score == 0.0
+
+
+@pytest.mark.parametrize("stuck, passes", [({0}, True), ({0, 2}, False)])
+def test_who_is_stuck_once_on_processes_has_to_be_right_twice(
+    stuck, passes, monkeypatch, tmp_path
+):
+    def sometimes(x):
+        if not threading.current_thread().name.startswith("rank"):
+            (tmp_path / str(os.getpid())).touch()
+            dist.barrier()
+            if len(list(tmp_path.iterdir())) // 3 - 1 in stuck:
+                dist.recv(x, (dist.get_rank() + 1) % 3)  # nobody sends
+        return pass_on(x)
+
+    exercise = Exercise("99.1", cases, words=WORDS)
+    monkeypatch.setattr(checker, "find", {"99.1": exercise}.get)
+    monkeypatch.setattr(judging, "PATIENCE", 1.0)
+    assert d2lpar.check("99.1", sometimes).passed is passes
+    assert len(list(tmp_path.iterdir())) == 3 * 3
 
 
 def through_a_module(x):

@@ -1,865 +1,557 @@
-"""Broken programs end soon, name the culprit and its line, and leave nothing."""
+"""`d2lpar.failures`: what is saved survives a kill, and fits any mesh.
 
-import contextlib
-import datetime
-import multiprocessing
+The long form of the kills is `make soak`.
+"""
+
+import math
 import os
-import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
+from pathlib import Path
 
 import psutil
 import pytest
+import soak
 import torch
 import torch.distributed as dist
 
 import d2lpar
-from conftest import WATCHDOG
-from d2lpar import DeadlockError, MismatchError, RankError
-from d2lpar.world import engine, limits, patience
-from d2lpar.world.pipes import OUTPUT_LIMIT
-
-TIMEOUT = 5.0  # seconds until a run counts as stuck
-BOTH = pytest.mark.parametrize("backend", ["sim", "gloo"])
-
-
-def healthy():
-    x = torch.ones(3)
-    dist.all_reduce(x)
-    return x.sum().item()
+from conftest import ROOT, WATCHDOG
+from d2lpar import RankError, saving, several_nodes
+from d2lpar import failures as f
+from d2lpar.mesh import Config, Mesh, MeshModel
+from d2lpar.mesh_saving import cut_of, restore, run_state
+from d2lpar.saving import Piece
+from d2lpar.world import nodes as n
 
 
-def processes():
-    """Child processes of this one, but for the server that starts ranks."""
-    me = psutil.Process()
-    return sum(len(child.children(recursive=True)) for child in me.children())
+def runs(fn, *args, ranks=2, backend="sim", **options):
+    return d2lpar.run(fn, *args, world_size=ranks, backend=backend, **options)
 
 
-def fails(fn, *args, n=3, backend="sim", **options):
-    """The error of a broken program, after checking what every failure must be."""
-    d2lpar.run(healthy, world_size=2, backend=backend)
-    before = processes(), threading.active_count(), psutil.Process().num_fds()
-    start = time.monotonic()
-    with pytest.raises(RankError) as caught:
-        d2lpar.run(fn, *args, world_size=n, backend=backend, timeout=TIMEOUT, **options)
-    assert time.monotonic() - start < TIMEOUT + WATCHDOG
-    error = caught.value
-    again = d2lpar.run(healthy, world_size=n, backend=backend)
-    assert again.results == [3.0 * n] * n
-    after = processes(), threading.active_count(), psutil.Process().num_fds()
-    assert after == before
-    assert error.run.world_size == n
-    return error
+# How often
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "/venv/lib/python3.13/site-packages/filelock/_api.py",
-        "/usr/local/lib/python3.12/dist-packages/numpy/linalg.py",  # Colab
-        torch.__file__,
-        d2lpar.__file__,
-        os.__file__,
-        "<frozen importlib._bootstrap>",
-    ],
-)
-def test_what_is_installed_is_not_the_users(name):
-    assert not engine.is_users(name)
-    assert engine.is_users("/home/ada/train.py")
+def lost(tau, M, C):
+    return 1 - f.daly(tau, M, C)
 
 
-def names(error, *texts):
-    """All the texts stand in the message."""
-    for text in texts:
-        assert text in str(error), f"{text!r} is missing in:\n{error}"
+@pytest.mark.parametrize("M, C", [(1e4, 30.0), (1e5, 1.0), (3600.0, 600.0)])
+def test_dalys_interval_loses_less_than_any_other_and_youngs_is_close(M, C):
+    young, daly = (f.interval(M, C, order) for order in ("young", "daly"))
+    assert young == math.sqrt(2 * M * C)
+    best = min(lost(tau, M, C) for tau in (young * k / 500 for k in range(100, 1500)))
+    assert lost(daly, M, C) == pytest.approx(best, rel=1e-3)
+    assert best <= lost(young, M, C) < 1.2 * best
+    assert daly < young
 
 
-def line_of(fn, text):
-    """`file:line` of the line of `fn` that contains `text`, as messages show it."""
-    import inspect
-
-    lines, first = inspect.getsourcelines(fn)
-    number = next(i for i, line in enumerate(lines) if text in line)
-    return f"test_failures.py:{first + number}"
+def test_a_checkpoint_that_takes_longer_than_a_run_lasts():
+    assert f.interval(100.0, 300.0, "daly") == 100.0
 
 
-# exceptions
+@pytest.mark.parametrize("given", [(0, 1), (1, 0), (-1, 2), (math.inf, 1)])
+def test_interval_refuses_times_that_are_none(given):
+    with pytest.raises(ValueError, match="above 0 seconds"):
+        f.interval(*given)
+    with pytest.raises(ValueError, match="young"):
+        f.interval(1, 1, order="old")
 
 
-def divide():
-    if dist.get_rank() == 1:
-        return 1 / 0
-    x = torch.ones(2)
-    dist.all_reduce(x)
-    return x
+def test_goodput_by_simulation_agrees_with_dalys_formula():
+    for C, R in ((30, 600), (200, 60), (5, 1800)):
+        found = f.goodput(16384, days=8000, checkpoint=C, restart=R)
+        assert found.simulated == pytest.approx(found.formula, abs=0.006)
+        assert found.simulated + sum(found.lost.values()) == pytest.approx(1)
 
 
-@BOTH
-def test_exception_while_others_wait(backend):
-    error = fails(divide, backend=backend)
-    names(error, "rank 1", "ZeroDivisionError: division by zero")
-    names(error, line_of(divide, "1 / 0"))
-    assert error.rank == 1 and error.line.endswith(line_of(divide, "1 / 0"))
-    assert isinstance(error.__cause__, ZeroDivisionError)
+def test_youngs_interval_is_the_best_one_by_simulation():
+    shares = [f.goodput(16384, days=4000, every=tau).simulated
+              for tau in (200, 817, 4000)]  # fmt: skip
+    assert shares[1] > max(shares[0], shares[2])
 
 
-def leave():
-    if dist.get_rank() == 1:
-        sys.exit(3)
-    dist.barrier()
+def test_writing_beside_the_training_gains_and_missing_spares_cost():
+    usual = f.goodput(16384, days=4000)
+    beside = f.goodput(16384, days=4000, checkpoint=1, background=30, every=300)
+    few = f.goodput(16384, days=4000, spares=6, repair=86400.0)
+    many = f.goodput(16384, days=4000, spares=30, repair=86400.0)
+    assert beside.simulated > usual.simulated + 0.03
+    assert few.lost["waiting for nodes"] > 0.1 > 0.01 > many.lost["waiting for nodes"]
+    assert many.simulated == pytest.approx(usual.simulated, abs=0.01)
+    assert "88" in repr(usual) and "failures" in repr(usual)
 
 
-@BOTH
-def test_sys_exit(backend):
-    names(fails(leave, backend=backend), "rank 1", "sys.exit(3)")
+def test_the_hours_between_failures_are_those_of_the_published_run():
+    assert f.goodput(16384).seconds_between_failures == pytest.approx(54 * 86400 / 419)
 
 
-def prints_then_fails():
-    print("before", dist.get_rank())
-    dist.barrier()
-    if dist.get_rank() == 2:
-        raise KeyError("missing")
+# Saving
 
 
-@BOTH
-def test_what_was_printed_before_is_kept(backend, capsys):
-    error = fails(prints_then_fails, backend=backend)
-    assert "before 2\n" in error.run.output
-    assert "before 0\n" in capsys.readouterr().out
-    names(error, "rank 2", "KeyError")
+def a_state(k=0):
+    tensors = {"a": torch.arange(6.0).view(2, 3) + k, "b": [torch.tensor(k), "text"]}
+    return {"step": k, "model": tensors, 7: None}
 
 
-# deadlocks
+def equal(a, b):
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(equal(a[k], b[k]) for k in a)
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(map(equal, a, b))
+    return torch.equal(a, b) if torch.is_tensor(a) else a == b
 
 
-def receive_first():
-    other = 1 - dist.get_rank()
-    x = torch.ones(100_000)
-    dist.recv(x, other)
-    dist.send(x, other)
+def test_a_state_comes_back_and_the_newest_two_stay(tmp_path):
+    for k in range(4):
+        f.save(a_state(k), tmp_path / "run")
+    assert equal(f.load(tmp_path / "run"), a_state(3))
+    assert sorted(os.listdir(tmp_path / "run")) == ["3", "4"]
+    names = {"manifest.json", "rank-0-of-1.pt"}
+    assert set(os.listdir(tmp_path / "run" / "4")) == names
 
 
-@BOTH
-def test_receives_that_face_each_other(backend):
-    error = fails(receive_first, n=2, backend=backend)
-    assert isinstance(error, DeadlockError)
-    names(error, "rank 0: recv(src=1)", "rank 1: recv(src=0)")
-    names(error, line_of(receive_first, "dist.recv"), "receive first")
+def test_every_rank_gets_its_own_back(tmp_path):
+    def there_and_back(path):
+        r = dist.get_rank()
+        f.save({"mine": torch.tensor(r)}, path)
+        return f.load(path)["mine"].item()
+
+    for ranks, backend in ((3, "sim"), (2, "gloo")):
+        path = tmp_path / backend
+        found = runs(there_and_back, path, ranks=ranks, backend=backend).results
+        assert found == list(range(ranks))
+        assert f.load(path)["mine"].item() == 0
+        assert [f.load(path, rank=r)["mine"].item() for r in (1, 4)] == [1, 4 % ranks]
 
 
-def send_first():
-    r, n = dist.get_rank(), dist.get_world_size()
-    x = torch.ones(5_000_000)
-    dist.send(x, (r + 1) % n)
-    dist.recv(x, (r - 1) % n)
+@pytest.mark.parametrize("how", ["bytes", "cut", "gone", "manifest"])
+def test_a_damaged_checkpoint_is_never_loaded(tmp_path, how):
+    for k in range(2):
+        f.save(a_state(k), tmp_path)
+    path = tmp_path / "2" / ("manifest.json" if how == "manifest" else "rank-0-of-1.pt")
+    data = path.read_bytes()
+    if how == "gone":
+        path.unlink()
+    elif how == "bytes":  # one bit
+        middle = len(data) // 2
+        flipped = bytes([data[middle] ^ 4])
+        path.write_bytes(data[:middle] + flipped + data[middle + 1 :])
+    else:
+        path.write_bytes(data[:-40])
+    with pytest.warns(UserWarning, match="damaged"):
+        assert equal(f.load(tmp_path), a_state(0))
+    shutil.rmtree(tmp_path / "1")
+    with (
+        pytest.warns(UserWarning, match="damaged"),
+        pytest.raises(FileNotFoundError, match="no complete checkpoint"),
+    ):
+        f.load(tmp_path)
 
 
-@BOTH
-@pytest.mark.parametrize("n", [2, 3])
-def test_sends_in_a_cycle(backend, n):
-    error = fails(send_first, n=n, backend=backend)
-    assert isinstance(error, DeadlockError)
-    for rank in range(n):
-        names(error, f"rank {rank}: send(dst={(rank + 1) % n})")
-    names(error, line_of(send_first, "dist.send"))
+def test_what_has_no_name_yet_is_no_checkpoint(tmp_path):
+    f.save(a_state(), tmp_path)
+    os.rename(tmp_path / "1", tmp_path / "1.part-00000001")
+    with pytest.raises(FileNotFoundError, match="no complete checkpoint"):
+        f.load(tmp_path)
+    f.save(a_state(1), tmp_path)  # and it goes with the next one
+    assert os.listdir(tmp_path) == ["1"]
 
 
-def receive_in_a_cycle():
-    r, n = dist.get_rank(), dist.get_world_size()
-    x = torch.ones(3)
-    dist.recv(x, (r - 1) % n)
-    dist.send(x, (r + 1) % n)
+def test_training_goes_on_while_a_checkpoint_is_written(tmp_path, monkeypatch):
+    go, fsync = threading.Event(), os.fsync
+    monkeypatch.setattr(os, "fsync", lambda file: go.wait(WATCHDOG) and fsync(file))
+    state = a_state()
+    saving_ = f.save(state, tmp_path, wait=False)
+    state["model"]["a"] += 100  # the next step
+    assert saving.complete(tmp_path) == []
+    go.set()
+    saving_.wait()
+    assert equal(f.load(tmp_path), a_state())
 
 
-@BOTH
-def test_receives_in_a_cycle(backend):
-    error = fails(receive_in_a_cycle, n=4, backend=backend)
-    assert isinstance(error, DeadlockError)
-    names(error, "rank 0 -> rank 3 -> rank 2 -> rank 1 -> rank 0")
+def test_what_goes_wrong_beside_the_training_is_told(tmp_path, monkeypatch):
+    def full(file):
+        raise OSError(28, "No space left on device")
+
+    f.save(a_state(), tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        f.save(a_state(1), tmp_path, wait=False)
+        with pytest.raises(OSError, match="No space"):
+            f.save(a_state(2), tmp_path)
+    assert equal(f.load(tmp_path), a_state())
+    f.save(a_state(3), tmp_path)
+    assert equal(f.load(tmp_path), a_state(3))
 
 
-def skip_a_collective():
-    if dist.get_rank() != 2:
-        dist.all_reduce(torch.ones(2))
+# Pieces
 
 
-@BOTH
-def test_skipped_collective(backend):
-    error = fails(skip_a_collective, backend=backend)
-    assert isinstance(error, DeadlockError)
-    names(error, "rank 2", "returned", "rank 0: all_reduce")
-    names(error, line_of(skip_a_collective, "all_reduce"))
-    assert error.rank == 2
-
-
-def wrong_destination():
-    r = dist.get_rank()
-    x = torch.ones(2_000_000)
-    if r == 0:
-        dist.send(x, 2)
-    elif r == 1:
-        dist.recv(x, 0)
-
-
-@BOTH
-def test_wrong_destination(backend):
-    error = fails(wrong_destination, backend=backend)
-    names(error, "rank 0: send(dst=2)", "rank 1: recv(src=0)")
-    names(error, line_of(wrong_destination, "dist.send"))
-
-
-def no_such_rank():
-    if dist.get_rank() == 0:
-        dist.send(torch.ones(2), 7)
-
-
-@BOTH
-def test_destination_that_does_not_exist(backend):
-    error = fails(no_such_rank, backend=backend)
-    names(error, "rank 0", "7", line_of(no_such_rank, "dist.send"))
-
-
-def returns_early():
-    if dist.get_rank() == 0:
+@pytest.mark.parametrize("fold", [1, 3])
+@pytest.mark.parametrize("shape, dim", [((12, 2), 0), ((12, 6), 1), ((12,), 0)])
+def test_pieces_of_one_cut_become_pieces_of_another(shape, dim, fold):
+    if dim and fold > 1:
         return
-    x = torch.ones(1)
-    dist.recv(x, 0)
-
-
-@BOTH
-def test_early_return(backend):
-    error = fails(returns_early, n=2, backend=backend)
-    assert isinstance(error, DeadlockError)
-    names(error, "rank 0", "returned", "rank 1: recv(src=0)")
-    assert error.rank == 0
-
-
-# mismatches
-
-
-def other_order():
-    x = torch.ones(4)
-    if dist.get_rank() == 1:
-        dist.broadcast(x, 0)
-        dist.all_reduce(x)
-    else:
-        dist.all_reduce(x)
-        dist.broadcast(x, 0)
-
-
-def other_shape():
-    dist.all_reduce(torch.ones(3 if dist.get_rank() == 1 else 4))
-
-
-def other_dtype():
-    dtype = torch.int32 if dist.get_rank() == 1 else torch.float32
-    dist.all_reduce(torch.ones(4, dtype=dtype))
-
-
-def other_operation():
-    ops = dist.ReduceOp.MAX, dist.ReduceOp.SUM
-    dist.all_reduce(torch.ones(4), ops[dist.get_rank() == 1])
-
-
-@BOTH
-@pytest.mark.parametrize(
-    "fn, words",
-    [
-        (other_order, ["broadcast", "all_reduce"]),
-        (other_shape, ["float32[3]", "float32[4]"]),
-        (other_dtype, ["int32[4]", "float32[4]"]),
-        (other_operation, ["max", "sum"]),
-    ],
-)
-def test_collectives_that_differ(backend, fn, words):
-    error = fails(fn, backend=backend)
-    assert isinstance(error, MismatchError)
-    names(error, "rank 1", *words, "test_failures.py:")
-
-
-def message(sent, received):
-    if dist.get_rank() == 0:
-        dist.send(sent, 1)
-    else:
-        dist.recv(received, 0)
-
-
-@BOTH
-@pytest.mark.parametrize(
-    "received",
-    [torch.ones(5), torch.ones(2), torch.ones(4, dtype=torch.int32)],
-    ids=["longer", "shorter", "dtype"],
-)
-def test_messages_whose_ends_differ(backend, received):
-    error = fails(message, torch.ones(4), received, n=2, backend=backend)
-    assert isinstance(error, MismatchError)
-    kind = str(received.dtype)[6:]
-    names(error, "float32[4]", f"{kind}[{len(received)}]", "rank 0", "rank 1")
-    names(error, line_of(message, "dist.recv"))
-
-
-# loops and sudden ends
-
-
-def endless():
-    while dist.get_rank() == 1:
-        pass
-    dist.barrier()
-
-
-@BOTH
-def test_endless_loop(backend):
-    error = fails(endless, backend=backend)
-    names(error, "rank 1", "endless loop", "test_failures.py:")
-    assert error.rank == 1
-
-
-# what goes on for ever and says so
-
-
-def polls(pause):
-    if dist.get_rank() == 1:
-        work = dist.irecv(torch.ones(1), 0)
-        while not work.is_completed():  # polls
-            if pause:
-                d2lpar.sleep(pause)  # sleeps
-
-
-@BOTH
-@pytest.mark.parametrize("pause", [0, 1e-3])
-def test_endless_looks_at_a_call(backend, pause):
-    error = fails(polls, pause, backend=backend)
-    since = f"for {TIMEOUT:g} s|in 1,000,000 sleeps"  # whatever comes first
-    assert re.match(f"no progress ({since}): rank 1 asks again and again", str(error))
-    names(error, "whether recv(src=0) is_completed() at ", "Call wait() instead")
-    names(error, "rank 1: polls recv(src=0), ", "rank 0: returned")
-    assert error.rank == 1 and error.call == "recv(src=0)"
-    lines = [line_of(polls, "# polls"), line_of(polls, "# sleeps")]
-    assert error.line.endswith(tuple(lines))
-
-
-def gives_up():
-    if dist.get_rank() == 1:
-        dist.barrier()
-        return dist.send(torch.ones(1), 0)
-    work, looks = dist.irecv(torch.ones(1), 1), 0
-    while not work.is_completed():
-        looks += 1
-        if looks == 100:
-            dist.barrier()
-    return looks
-
-
-@BOTH
-def test_looks_that_end_are_allowed(backend):
-    run = d2lpar.run(gives_up, world_size=2, backend=backend, timeout=20.0)
-    assert run.results[0] >= 100
-
-
-def waits_in_vain():
-    if dist.get_rank() == 0:
-        work = dist.irecv(torch.ones(1), 1)
-        while True:
-            with contextlib.suppress(RuntimeError):
-                work.wait(datetime.timedelta(seconds=0.1))
-
-
-def test_endless_waits_with_a_timeout():
-    error = fails(waits_in_vain, n=2, backend="gloo")
-    names(error, "rank 0: ", "recv(src=1)", "rank 1: returned")
-
-
-def sleeps_on():
-    while dist.get_rank() == 0:
-        d2lpar.sleep(1e-9)
-
-
-def test_so_many_sleeps_are_too_many(monkeypatch):
-    monkeypatch.setattr(patience, "NAPS", 1000)
-    error = fails(sleeps_on, n=2)
-    names(error, "no progress in 1,000 sleeps: rank 0", "tests/test_failures.py:")
-
-
-def prints_on(way):
-    while dist.get_rank() == 1:
-        if way == "text":
-            print("x" * 1_000_000)  # text
-        elif way == "characters":
-            print("x" * 200, end="")  # characters
-        elif way == "bytes":
-            sys.stdout.buffer.write(b"x" * 1_000_000)  # bytes
-        else:
-            print("x" * 1_000_000, file=sys.stderr)  # errors
-
-
-@BOTH
-@pytest.mark.parametrize("way", ["text", "characters", "bytes", "errors"])
-def test_endless_prints(backend, way, monkeypatch):
-    out, err = Counted(), Counted()
-    monkeypatch.setattr(sys, "stdout", out)
-    monkeypatch.setattr(sys, "stderr", err)
-    error = fails(prints_on, way, backend=backend)
-    names(error, "rank 1 has printed 3", "MB at ", "may print 32.0 MB together")
-    names(error, line_of(prints_on, f"# {way}"), "rank 0: returned")
-    assert error.rank == 1
-    if way != "errors":
-        kept = len(error.run.output)
-        assert OUTPUT_LIMIT * 0.9 < kept <= OUTPUT_LIMIT + 1
-        assert 20_000 <= out.count < 30_000  # its two ends
-        assert "characters are only in the error's .run.output" in out.text
-    assert err.count <= OUTPUT_LIMIT
-
-
-class Counted:
-    """Stands for a stream; keeps how much was written, and of it a little."""
-
-    def __init__(self):
-        self.count, self.text = 0, ""
-
-    def write(self, text):
-        self.count += len(text)
-        self.text += text if len(self.text) < 30_000 else ""
-        return len(text)
-
-    def flush(self):
-        pass
-
-
-@BOTH
-def test_endless_prints_that_are_streamed(backend, monkeypatch):
-    monkeypatch.setenv("D2LPAR_LIVE", "1")
-    out = Counted()
-    monkeypatch.setattr(sys, "stdout", out)
-    error = fails(prints_on, "characters", backend=backend)
-    names(error, "rank 1 has printed 3", line_of(prints_on, "# characters"))
-    assert OUTPUT_LIMIT * 0.9 < out.count <= OUTPUT_LIMIT
-
-
-def talks():
-    while dist.get_rank() == 1:
-        print("still here")  # talks
-        time.sleep(0.05)
-
-
-@BOTH
-def test_prints_alone_are_no_progress_for_ever(backend, monkeypatch):
-    monkeypatch.setattr(patience, "TALK", 0.3)
-    error = fails(talks, backend=backend)
-    names(error, f"nothing but prints for {0.3 * TIMEOUT:g} s: rank 1 prints")
-    names(error, " bytes so far at ", "End its loop")
-    lines = [line_of(talks, text) for text in ("while", "# talks", "time.sleep")]
-    assert error.rank == 1 and error.line.endswith(tuple(lines))
-
-
-# what ranks leave of the process in which they are threads
-
-
-class Items(torch.utils.data.Dataset):
-    def __len__(self):
-        return 8
-
-    def __getitem__(self, i):
-        if i == 5:
-            raise ValueError("no item 5")
-        return torch.ones(2) * i
-
-
-def loads(where):
-    fork = {"num_workers": 2, "multiprocessing_context": "fork"}
-    for _ in torch.utils.data.DataLoader(Items(), batch_size=2, **fork):
-        if where == "around":
-            raise RuntimeError("between two batches")
-
-
-def starts(how):
-    fork = multiprocessing.get_context("fork")
-    if how == "Popen":
-        shell = "sleep 1000 & sleep 1001"
-        subprocess.Popen(shell, shell=True, stdout=subprocess.PIPE)
-    elif how == "thread":
-        sleep = ["sleep", "1000"]
-        thread = threading.Thread(target=subprocess.Popen, args=[sleep])
-        thread.start()
-        thread.join()
-    elif how == "Process":
-        fork.Process(target=time.sleep, args=[1000]).start()
-    else:
-        globals()["pool"] = fork.Pool(2)
-    dist.barrier()
-    return how
-
-
-def starts_and_fails(how):
-    starts(how)
-    if dist.get_rank() == 1:
-        raise RuntimeError("after a start")
-
-
-def left():
-    """Children, threads and descriptors; the caller's own are among them."""
-    me = psutil.Process()
-    children = {p.pid for p in me.children(True) if p.status() != "zombie"}
-    return children, threading.active_count(), me.num_fds()
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="the processes are forked")
-@pytest.mark.filterwarnings("ignore:This DataLoader")
-@pytest.mark.parametrize(
-    "fn, argument",
-    [(loads, "around"), (loads, "in a worker")]
-    + [(starts_and_fails, how) for how in ("Popen", "thread", "Process", "Pool")],
-)
-def test_processes_of_a_failed_rank_end_with_the_run(fn, argument):
-    d2lpar.run(healthy, world_size=2, backend="sim")
-    with subprocess.Popen(["sleep", "1000"]) as ours:
-        before = left()
-        with pytest.raises(RankError) as caught:
-            d2lpar.run(fn, argument, world_size=2, backend="sim")
-        assert left() == before  # while the error is there, as in a notebook
-        assert str(caught.value)
-        ours.kill()
-    assert d2lpar.run(healthy, world_size=2, backend="sim").results == [6.0] * 2
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="the processes are forked")
-@pytest.mark.parametrize("how", ["Popen", "thread", "Process", "Pool"])
-def test_processes_of_ranks_end_with_the_run(how):
-    d2lpar.run(healthy, world_size=2, backend="sim")
-    before, start = left(), (subprocess.Popen.__init__, threading.Thread.start)
-    assert d2lpar.run(starts, how, world_size=2, backend="sim").results == [how] * 2
-    assert left() == before
-    assert (subprocess.Popen.__init__, threading.Thread.start) == start
-
-
-def test_what_the_kernel_starts_meanwhile_goes_on(tmp_path):
-    flag = tmp_path / "started"
-
-    def waits_for_the_kernel():
-        while not flag.exists():
-            time.sleep(0.01)
-
-    def start():
-        started.append(subprocess.Popen(["sleep", "1000"]))
-        flag.touch()
-
-    started = []
-    timer = threading.Timer(0.3, start)
-    timer.start()
-    d2lpar.run(waits_for_the_kernel, world_size=2, backend="sim")
-    timer.join()
-    assert started[0].poll() is None
-    started[0].kill()
-    started[0].wait()
-
-
-def deletes_its_folder(go_there, folder):
-    if dist.get_rank() == 0:
-        if go_there:
-            os.chdir(folder)
-        os.rmdir(folder)
-    dist.barrier()
-
-
-@BOTH
-def test_a_deleted_working_directory(backend, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for go_there in (True, False):
-        folder = tmp_path / "for a while"
-        folder.mkdir()
-        if not go_there:
-            monkeypatch.chdir(folder)
-        run = d2lpar.run(
-            deletes_its_folder, go_there, folder, world_size=2, backend=backend
-        )
-        again = d2lpar.run(healthy, world_size=2, backend=backend)
-        assert again.results == [6.0] * 2
-        with pytest.raises(RankError) as caught:
-            d2lpar.run(divide, world_size=2, backend=backend)
-        names(caught.value, line_of(divide, "1 / 0"))
-        if go_there:
-            assert os.getcwd() == str(tmp_path) and not run.warnings
-        elif backend == "sim":
-            [sentence] = run.warnings
-            assert sentence.startswith(
-                f"A rank deleted the working directory, {folder}"
-            )
-
-
-def patches(what):
-    def mine(*args, **kwargs):
-        return None
-
-    dist.barrier()
-    if dist.get_rank() == 0:
-        if what == "function":
-            dist.all_reduce = dist.distributed_c10d.all_reduce = mine
-        elif what == "class":
-            torch.Tensor.sum = None
-        else:
-            del dist.init_process_group
-    dist.barrier()
-
-
-@BOTH
-@pytest.mark.parametrize(
-    "what, name",
-    [
-        ("function", "torch.distributed.all_reduce"),
-        ("class", "torch.Tensor.sum"),
-        ("deleted", "torch.distributed.init_process_group"),
-    ],
-)
-def test_what_a_rank_replaces_in_torch_is_put_back(backend, what, name):
-    before = dist.all_reduce, torch.Tensor.sum, dist.init_process_group
-    run = d2lpar.run(patches, what, world_size=2, backend=backend)
-    assert (dist.all_reduce, torch.Tensor.sum, dist.init_process_group) == before
-    again = d2lpar.run(healthy, world_size=2, backend=backend)
-    assert again.results == [6.0] * 2 and not again.warnings
-    if backend == "sim":
-        [sentence] = run.warnings
-        assert sentence.startswith(f"A rank replaced {name}")
-
-
-def writes_bytes():
-    print("text", dist.get_rank())
-    sys.stdout.buffer.write("bytes \u00e9\n".encode())
-    sys.stdout.writelines(["lines\n"])
-    print("more text")
-
-
-@BOTH
-def test_bytes_arrive_among_the_text_of_their_rank(backend, capsys):
-    run = d2lpar.run(writes_bytes, world_size=2, backend=backend)
-    text = "text {}\nbytes \u00e9\nlines\nmore text\n"
-    assert run.output == text.format(0) + text.format(1)
-    assert capsys.readouterr().out == run.output
-
-
-def exits(how):
+    whole = torch.arange(math.prod(shape)).view(shape)
+    for ranks in (1, 2):
+        parts = [saving.part_of(whole, dim, (r, ranks), fold) for r in range(ranks)]
+        pieces = [Piece(x.clone(), shape, dim, (r, ranks), fold)
+                  for r, x in enumerate(parts)]  # fmt: skip
+        assert torch.equal(saving.join(pieces), whole)
+        half = saving.join(pieces, (1, 2))
+        assert half.numel() == whole.numel() // 2
+        assert torch.equal(half.flatten(), saving.part_of(whole, dim, (1, 2), fold)
+                           .flatten())  # fmt: skip
+
+
+def test_runs_of_numbers_in_any_order():
+    whole = torch.arange(12.0).view(3, 4)
+    flat = whole.flatten()
+    pieces = [Piece(flat[a:b], (3, 4), begin=a) for a, b in ((7, 12), (0, 3), (3, 7))]
+    assert torch.equal(saving.join(pieces), whole)
+    with pytest.raises(ValueError, match="7 numbers, and the tensor 12"):
+        saving.join(pieces[1:])
+
+
+# A GPT, from mesh to mesh
+
+CONFIG = Config(D=6, depth=2, heads=6, context=4, vocabulary=12, dropout=0.2)
+MESHES = [(1, 1, 1, 0), (4, 1, 1, 1), (1, 2, 2, 0), (2, 2, 1, 0), (2, 1, 3, 1)]
+
+
+def trainer(sizes):
+    torch.set_default_dtype(torch.float64)
+    *axes, zero = sizes
+    mesh = Mesh(*axes)
+    model = MeshModel(CONFIG, mesh, zero=zero)
+    return mesh, model, torch.optim.Adam(model.shards, lr=1e-2)
+
+
+def steps(model, optimizer, count):
+    found = []
+    for _ in range(count):
+        tokens = torch.randint(0, 12, (2, 4, 4))
+        found.append(float(model.step(*tokens)))
+        model.update(optimizer)
+    return found
+
+
+def uninterrupted(sizes, path, more):
+    _, model, optimizer = trainer(sizes)
+    steps(model, optimizer, 2)
+    f.save(run_state(model, optimizer), path)
+    return steps(model, optimizer, more)
+
+
+def continued(sizes, path, more):
+    mesh, model, optimizer = trainer(sizes)
+    restore(model, optimizer, f.load(path, mesh))
+    again = path.with_name("again")
+    f.save(run_state(model, optimizer), again, keep=1)
+    return steps(model, optimizer, more)
+
+
+def test_saved_on_each_of_five_meshes_and_loaded_on_each(tmp_path):
+    """What is loaded and saved again is the same, bit for bit; so are losses at home.
+
+    The chapter compares the losses on the other meshes, too.  One test, so that each
+    mesh has to train only once.
+    """
+    for came in MESHES:
+        path = tmp_path / str(came) / "run"
+        ranks = math.prod(came[:3])
+        losses = runs(uninterrupted, came, path, 10, ranks=ranks).results[0]
+        before = f.load(path)
+        assert len(before["optimizer"]["token.weight"]) == 3
+        for goes in MESHES:
+            more, ranks = 10 if came == goes else 0, math.prod(goes[:3])
+            found = runs(continued, goes, path, more, ranks=ranks).results[0]
+            assert found == losses[:more]
+            assert equal(before, f.load(path.with_name("again"))), (came, goes)
+
+
+def test_the_cuts_are_those_of_the_layers():
+    def cuts():
+        model = MeshModel(CONFIG, Mesh(tensor=2))
+        return {name: dim for name, _, dim in model.entries()}
+
+    found = runs(cuts).results[0]
+    assert found == {name: cut_of(name) for name in found}
+
+
+def test_a_rank_can_load_what_it_needs_alone(tmp_path):
+    runs(uninterrupted, MESHES[0], tmp_path, 0, ranks=1)
+    only = lambda kind, *names: kind == "model"
+    mine = f.load(tmp_path, Mesh(tensor=3), rank=2, only=only)
+    assert mine["model"]["token.weight"].shape == (4, 6)
+    assert not any(mine["optimizer"].values())
+
+
+# Kills
+
+
+def test_kills_at_phases_and_at_any_moment_lose_no_loss(tmp_path):
+    figures = soak.soak(tmp_path, 4, seed=3, each=5)
+    assert figures["kills"] == 4 and figures["losses that differ"] == 0
+    for name in ("half-written checkpoints", "processes", "namespaces", "ports"):
+        assert figures[name] == 0, figures
+
+
+def test_the_phases_that_are_killed_exist():
+    for name in soak.PHASES.values():
+        *path, last = name.split(".")
+        owner = sys.modules.get(".".join(path))
+        owner = owner or getattr(sys.modules[".".join(path[:-1])], path[-1])
+        assert callable(getattr(owner, last))
+
+
+@pytest.mark.parametrize("phase", ["bytes", "folder name"])
+def test_a_kill_in_a_save_leaves_the_last_one_whole(tmp_path, phase):
+    soak.run(tmp_path, 3)
+    before = saving.complete(tmp_path / "saved")
+    side = "half" if phase == "bytes" else "before"
+    failure = soak.run(tmp_path, 9, (1 if phase == "bytes" else 0, phase, side, 1))
+    if phase == "bytes":
+        assert "SIGKILL" in failure
+    newest = saving.complete(tmp_path / "saved")[-1]
+    assert newest >= before[-1]
+    assert not saving.damage(tmp_path / "saved" / str(newest))
+
+
+def test_the_soak_itself_can_be_killed():
+    with tempfile.TemporaryDirectory() as place:  # a short path, for sockets
+        place = Path(place)
+        program = [sys.executable, str(ROOT / "tests" / "soak.py"), "1000"]
+        env = os.environ | {"TMPDIR": str(place), "PYTHONPATH": str(ROOT)}
+        soaking = subprocess.Popen(program, env=env, stderr=subprocess.PIPE, text=True)
+        while not list(place.glob("*/saved/[0-9]*")):
+            assert soaking.poll() is None, soaking.stderr.read()
+            time.sleep(0.02)
+        children = psutil.Process(soaking.pid).children(recursive=True)
+        soaking.kill()
+        soaking.communicate()
+        _, alive = psutil.wait_procs(children, timeout=WATCHDOG)
+        assert children and not alive
+        (path,) = place.glob("*/saved")
+        newest = saving.complete(path)[-1]
+        assert not saving.damage(path / str(newest))
+
+
+def kills_itself(when):
     dist.barrier()
     if dist.get_rank() == 1:
-        if how == "os._exit":
-            os._exit(7)
-        os.kill(os.getpid(), getattr(signal, how))
-    dist.all_reduce(torch.ones(1000))
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.all_reduce(torch.ones(1))
 
 
-@pytest.mark.parametrize("how", ["os._exit", "SIGKILL", "SIGABRT"])
-def test_sudden_death(how):
-    error = fails(exits, how, backend="gloo")
-    names(error, "rank 1 died", "7" if how == "os._exit" else how)
-    assert error.rank == 1
+def test_a_killed_rank_is_named():
+    with pytest.raises(RankError, match=r"rank 1 .*SIGKILL"):
+        runs(kills_itself, 0, ranks=3, backend="gloo")
 
 
-def nested():
-    d2lpar.run(healthy, world_size=2)
+# Silent errors
 
 
-@BOTH
-def test_run_inside_run(backend):
-    names(fails(nested, n=2, backend=backend), "inside run", "rank 0")
+def same_but(odd, bit):
+    torch.manual_seed(0)
+    x = [torch.randn(5), torch.arange(7, dtype=torch.int8), torch.tensor(True)]
+    if dist.get_rank() in odd:
+        x[0].view(torch.int32)[3] ^= 1 << bit
+    return f.odd_ranks(x)
 
 
-# what never starts
+@pytest.mark.parametrize("bit", [0, 13, 30])
+def test_one_flipped_bit_is_found(bit):
+    assert runs(same_but, [2], bit, ranks=4).results == [[2]] * 4
+    assert runs(same_but, [], bit, ranks=3).results == [[]] * 3
+    assert runs(same_but, [0], bit, ranks=2).results == [[0, 1]] * 2
+    assert runs(same_but, [0], bit, ranks=1).results == [[]]
 
 
-@BOTH
-def test_something_that_cannot_be_copied(backend):
-    lock = threading.Lock()
-    with pytest.raises(TypeError, match="cannot be copied.*lock"):
-        d2lpar.run(lambda: lock, backend=backend)
-    with pytest.raises(TypeError, match="cannot be copied"):
-        d2lpar.run(print, (i for i in range(3)), backend=backend)
+def test_a_nan_on_one_rank_is_known_to_all():
+    def finite(bad):
+        x = torch.zeros(3)
+        if dist.get_rank() == 1:
+            x[1] = bad
+        return f.all_finite([torch.ones(2), x])
+
+    for bad in (math.nan, -math.inf):
+        assert runs(finite, bad, ranks=3).results == [False] * 3
+    assert runs(finite, 1.0, ranks=3).results == [True] * 3
 
 
-def returns_a_lock():
-    return threading.Lock()
-
-
-@BOTH
-def test_result_that_cannot_be_copied(backend):
-    error = fails(returns_a_lock, n=2, backend=backend)
-    names(error, "rank 0", "cannot be copied", "_thread.lock")
-    names(error, line_of(returns_a_lock, "def returns_a_lock"))
-
-
-@pytest.mark.parametrize(
-    "options, kind, words",
-    [
-        (dict(world_size=0), ValueError, "at least 1 rank, not 0"),
-        (dict(world_size=-1), ValueError, "at least 1 rank, not -1"),
-        (dict(world_size=2.5), TypeError, "whole number of ranks, not 2.5"),
-        (dict(world_size=True), TypeError, "whole number"),
-        (dict(backend="mpi"), ValueError, "sim, gloo, nccl, auto, not 'mpi'"),
-        (dict(cluster="8xH9000"), ValueError, "H9000"),
-        (dict(cluster=3), TypeError, "must be a Cluster"),
-        (dict(cluster="2xT4", world_size=4), ValueError, "4"),
-        (dict(timeout=0), ValueError, "timeout"),
-        (dict(seed=-1), ValueError, "seed"),
-        (dict(backend="nccl", world_size=4096), RuntimeError, "4096"),
-        (dict(device="nonsense"), ValueError, "nonsense"),
-        (dict(device="meta", backend="gloo"), ValueError, "meta"),
-    ],
-)
-def test_bad_arguments_get_one_sentence(options, kind, words):
-    with pytest.raises(kind) as caught:
-        d2lpar.run(healthy, **options)
-    assert words in str(caught.value)
-    assert not isinstance(caught.value, RankError)
-    if not isinstance(kind, tuple):
-        assert "\n" not in str(caught.value)
-
-
-def takes_timeout(x, timeout=1):
-    return timeout
-
-
-def needs_seed(seed):
-    return seed
-
-
-def test_a_keyword_of_both_is_not_swallowed():
-    with pytest.raises(TypeError, match="`timeout` is a keyword of run and of takes_"):
-        d2lpar.run(takes_timeout, 1, timeout=5)
-    with pytest.raises(TypeError, match="`seed` is a keyword"):
-        d2lpar.run(needs_seed, seed=3)
-    assert d2lpar.run(takes_timeout, 1, world_size=1).results == [1]
-    assert d2lpar.run(needs_seed, 3, world_size=1).results == [3]
-    with pytest.raises(TypeError, match="needs a function"):
-        d2lpar.run(3)
-    with pytest.raises(TypeError, match="healthy cannot be called so"):
-        d2lpar.run(healthy, 1)
-
-
-# what a rank says
-
-
-def raises_of_the_network():
-    if dist.get_rank() == 1:
-        raise dist.DistNetworkError("my own words")
-    dist.barrier()
-
-
-@BOTH
-def test_an_error_of_the_network_that_the_user_raises(backend):
-    error = fails(raises_of_the_network, backend=backend)
-    line = line_of(raises_of_the_network, "raise dist")
-    names(error, "rank 1 raised DistNetworkError: my own words at ", line)
-    assert isinstance(error.__cause__, dist.DistNetworkError)
-
-
-def raises_much():
-    if dist.get_rank() == 1:
-        try:
-            raise KeyError("k" * 3_000_000, 3)
-        except KeyError:
-            raise ValueError("the head" + "x" * 10_000_000 + "the tail")  # noqa: B904
-    dist.barrier()
-
-
-@BOTH
-def test_a_text_without_end_is_cut(backend):
-    error = fails(raises_much, backend=backend)
-    names(error, "ValueError: the headxxx", "xxxthe tail at ", "9,998,516 characters")
-    cause = error.__cause__
-    for text in (str(error), str(cause), str(cause.__context__)):
-        assert len(text) < 5000
-    assert cause.__context__ is None or cause.__context__.args[1] == 3
-
-
-# messages without their other end
-
-
-def loses_messages(boxes, any_source):
-    r = dist.get_rank()
-    if r == 0:
+def test_the_straggler_is_found_by_its_timeline():
+    def work():
         for _ in range(3):
-            dist.isend(torch.ones(2), 1, tag=4)
-    if r == 1:
-        boxes.append(dist.irecv(torch.ones(2), 0))
-    if any_source:
-        if r == 0:
-            dist.isend(torch.ones(2), 2)
-        if r == 2:
-            boxes += [dist.irecv(torch.ones(2)), dist.irecv(torch.ones(2), tag=9)]
-    dist.barrier()
+            d2lpar.sleep(0.01)
+            dist.all_reduce(torch.ones(1))
+
+    cluster = d2lpar.Cluster.plain.slow(2, 1.5)
+    rank, more = f.straggler(runs(work, ranks=4, cluster=cluster))
+    assert rank == 2 and more == pytest.approx(0.015)
 
 
-@BOTH
-def test_messages_without_their_other_end_are_named(backend):
-    any_source = backend == "sim"
-    run = d2lpar.run(loses_messages, [], any_source, world_size=3, backend=backend)
-    at = lambda text: "at tests/" + line_of(loses_messages, text)
-    wanted = [
-        f"Rank 0 sends to rank 1 {at('tag=4')} (3 times), but rank 1 never receives "
-        "the message.",
-        f"Rank 1 receives from rank 0 {at('boxes.append')}, but rank 0 never sends a "
-        "message for it.",
-        f"Rank 2 receives from any rank {at('tag=9')}, but no rank sends a message for "
-        "it.",
-    ]
-    found = [text.replace(os.getcwd() + os.sep, "") for text in run.warnings]
-    assert found == wanted[: 2 + any_source]
+# Several nodes
 
 
-def many_lost():
-    if dist.get_rank() == 0:
-        for r in range(1, dist.get_world_size()):
-            dist.isend(torch.ones(1), r)
+@pytest.fixture(scope="module")
+def can():
+    """Skip where no namespaces may be made."""
+    try:
+        with f.nodes(2, 1, "1Gb"):
+            return True
+    except n.NodesUnavailable as error:
+        pytest.skip(str(error))
 
 
-def test_many_lost_messages_are_few_sentences():
-    warnings = d2lpar.run(many_lost, world_size=30, backend="sim").warnings
-    assert len(warnings) == 9 and warnings[-1] == "There are 21 more such calls."
-    assert d2lpar.run(healthy, world_size=30, backend="sim").warnings == []
+def where():
+    with open("/proc/net/dev") as file:
+        names = sorted(line.split(":")[0].strip() for line in file)
+    x = torch.ones(1000)
+    dist.all_reduce(x)
+    env = os.environ["LOCAL_RANK"], os.environ["LOCAL_WORLD_SIZE"]
+    return os.readlink("/proc/self/ns/net"), names, env, x.sum().item()
 
 
-# imports
+def test_ranks_are_in_networks_of_their_own(can):
+    runs(where, backend="gloo")
+    before = os.readlink("/proc/self/ns/net"), len(os.listdir("/proc/self/fd"))
+    with f.nodes(2, 2, "1Gb") as here:
+        assert "2 nodes with 2 ranks each, 1 Gbit/s" in repr(here)
+        found = runs(where, ranks=4, backend="gloo").results
+        with pytest.raises(ValueError, match="a run here has 4 ranks, not 3"):
+            runs(where, ranks=3, backend="gloo")
+        with pytest.raises(RuntimeError, match="nodes already"), f.nodes(2, 1, "1Gb"):
+            pass
+    spaces = [space for space, *_ in found]
+    assert spaces[0] == spaces[1] != spaces[2] == spaces[3]
+    assert before[0] not in spaces
+    assert [env for _, _, env, _ in found] == [("0", "2"), ("1", "2")] * 2
+    assert all("eth0" in names and total == 4000 for _, names, _, total in found)
+    assert not os.path.isdir("/run/netns") or not os.listdir("/run/netns")
+    after = os.readlink("/proc/self/ns/net"), len(os.listdir("/proc/self/fd"))
+    assert after == before
+    assert runs(where, backend="gloo").results[0][3] == 2000
 
 
-@pytest.fixture
-def slow_module(tmp_path, monkeypatch):
-    """A module whose import takes longer than the runs below may be quiet."""
-    (tmp_path / "slow_to_import.py").write_text(
-        "import time\nfor _ in range(30):\n    time.sleep(0.1)\nvalue = 7\n"
+def shown(here, i):
+    said = []
+    look = lambda: said.append(
+        subprocess.run(
+            ["tc", "qdisc", "show", "dev", "eth0"], capture_output=True, text=True
+        ).stdout
     )
-    monkeypatch.syspath_prepend(tmp_path)
-    yield
-    sys.modules.pop("slow_to_import", None)
+    here.inside(i, look)
+    return said[0]
 
 
-def imports_slowly():
-    if dist.get_rank() == 1:
-        import slow_to_import
-
-        return slow_to_import.value
-
-
-def test_a_rank_that_imports_is_not_stuck(slow_module):
-    run = d2lpar.run(imports_slowly, world_size=2, backend="sim", timeout=0.5)
-    assert run.results == [None, 7]
+def test_links_have_their_rate_and_can_change(can):
+    with f.nodes(3, 1, 3e8) as here:
+        assert all("rate 300Mbit" in shown(here, i) for i in range(3))
+        here.set_rate(1, "50Mb")
+        assert "rate 50Mbit" in shown(here, 1) and "rate 300Mbit" in shown(here, 2)
+        with pytest.raises(ValueError, match="nodes 0 to 2, not 3"):
+            here.set_rate(3, "1Gb")
 
 
-def test_a_thread_that_starts_runs_without_end_is_ended_between_two_of_them():
-    def runs_on_and_on():
-        with contextlib.suppress(limits.TimeUp):
-            while True:
-                with contextlib.suppress(Exception):
-                    d2lpar.run(dist.get_rank, world_size=2, backend="sim")
+def test_a_node_that_goes_away_is_waited_for_until_the_timeout(can):
+    def alone(flag):
+        dist.barrier()
+        if dist.get_rank() == 0:
+            flag.write_text("now")
+        while not flag.with_name("gone").exists():
+            time.sleep(0.01)
+        dist.all_reduce(torch.ones(1))
 
-    for _ in range(20):
-        thread = threading.Thread(target=runs_on_and_on, daemon=True)
+    with f.nodes(2, 1, "1Gb") as here, tempfile.TemporaryDirectory() as folder:
+        flag = Path(folder) / "flag"
+
+        def unplug():
+            while not flag.exists():
+                time.sleep(0.01)
+            here.unplug(1)
+            flag.with_name("gone").write_text("")
+
+        thread = threading.Thread(target=unplug)
         thread.start()
-        thread.join(0.05)
-        limits.end_thread(thread, WATCHDOG)
-        assert not thread.is_alive()
-        assert d2lpar.run(dist.get_rank, world_size=2, backend="sim").results == [0, 1]
+        with pytest.raises(RankError, match="no progress|wait"):
+            runs(alone, flag, backend="gloo", timeout=2.0)
+        thread.join()
+        here.plug(1)
+        assert runs(where, backend="gloo").results[0][3] == 2000
 
 
-def test_an_import_is_not_cut_in_two_where_the_time_is_over(slow_module):
-    with limits.time_limit(0.5), pytest.raises(RankError, match="not at an end"):
-        d2lpar.run(imports_slowly, world_size=2, backend="sim")
-    assert sys.modules["slow_to_import"].value == 7
+def test_nothing_is_left_when_the_owner_is_killed(can):
+    code = (
+        "import os, signal\nfrom d2lpar.failures import nodes\n"
+        "with nodes(2, 1, '1Gb') as here:\n"
+        "    print(*[os.fstat(fd).st_ino for fd in here.spaces], flush=True)\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT
+    )
+    assert done.returncode == -signal.SIGKILL
+    made = set(map(int, done.stdout.split()))
+    assert len(made) == 2 and not made & set(networks())
+
+
+def networks():
+    """The inodes of all networks in which a process is."""
+    for process in psutil.process_iter():
+        try:
+            yield os.stat(f"/proc/{process.pid}/ns/net").st_ino
+        except OSError:
+            pass
+
+
+def test_without_the_right_one_sentence_says_so(monkeypatch):
+    monkeypatch.setattr(n.shutil, "which", lambda name: None)
+    with pytest.raises(n.NodesUnavailable, match="no command 'ip'"), f.nodes(2, 1, 1e9):
+        pass
+    monkeypatch.undo()
+
+    def refused(*arguments):
+        raise n.NodesUnavailable(f"{n.CANNOT} The kernel says: no")
+
+    monkeypatch.setattr(n, "_system", refused)
+    monkeypatch.setattr(n.shutil, "which", lambda name: name)
+    with pytest.raises(n.NodesUnavailable, match="Linux and root"), f.nodes(2, 1, 1e9):
+        pass
+    assert n._here is None
+
+
+@pytest.mark.parametrize(
+    "given", [(1, 2, "1Gb"), (5, 1, "1Gb"), (2, 0, "1Gb"), (2, 1, "fast")]
+)
+def test_nodes_refuses_what_cannot_be(given):
+    with pytest.raises(ValueError), f.nodes(*given):
+        pass
+
+
+@pytest.mark.parametrize("program", several_nodes.PROGRAMS)
+def test_the_programs_run_on_simulated_nodes(program):
+    here = n.Nodes(2, 2, "1Gb")
+    known = n.cluster(here)
+    run = runs(several_nodes.PROGRAMS[program], 1, ranks=4, cluster=known)
+    assert several_nodes.slowest(run) > 0.03
+
+
+def test_the_recorded_run_was_predicted():
+    found = several_nodes.recorded()
+    rows = found["rows"]
+    names = {(row["program"], row["rate"]) for row in rows}
+    rates = several_nodes.RATES
+    assert names == {(p, rate) for p in several_nodes.PROGRAMS for rate in rates}
+    for row in rows:
+        error = row["predicted"] / row["measured"] - 1
+        assert row["error"] == pytest.approx(error)
+    assert found["machine"]["cores"] >= 1
+    errors = sorted(abs(row["error"]) for row in rows)
+    assert errors[len(errors) // 2] < 0.15

@@ -13,7 +13,14 @@ from torch.nn import functional as F
 import d2lpar
 from d2lpar.data_parallel import sum_gradients
 from d2lpar.domain import DomainPool2d, split_rows
-from d2lpar.hybrid import DomainConv2d, WeirdTrick, best_splits, halo_exchange, passes
+from d2lpar.hybrid import (
+    DomainConv2d,
+    EagerTrick,
+    WeirdTrick,
+    best_splits,
+    halo_exchange,
+    passes,
+)
 from d2lpar.model_zoo import alexnet, vgg16
 from d2lpar.split_choice import LAYOUTS, SPLITS, Costs, plan_seconds, shapes
 
@@ -286,7 +293,8 @@ def tricked(scheme, depth, rows, way):
     features, classifier = halves(depth)
     r, N = dist.get_rank(), sum(rows)
     x, targets = (t.split(rows)[r] for t in data(N))
-    trick = WeirdTrick(features, classifier, scheme)
+    eager = way == "after every pass"
+    trick = (EagerTrick if eager else WeirdTrick)(features, classifier, scheme)
     sgd = lambda part: torch.optim.SGD(part.parameters(), lr=0.1, momentum=0.9)
     both, losses = (sgd(trick.features), sgd(trick.classifier)), []
     for _ in range(3):
@@ -298,9 +306,9 @@ def tricked(scheme, depth, rows, way):
             sum_gradients(trick.features)
             losses.append(part.detach())
         else:
-            dense = both[1] if way == "after every pass" else None
-            losses.append(trick.step(x, targets, summed, dense))
-        for optimizer in both[: 1 if way == "after every pass" else 2]:
+            trick.optimizer = both[1]  # of which only an EagerTrick takes steps
+            losses.append(trick.step(x, targets, summed))
+        for optimizer in both[: 1 if eager else 2]:
             optimizer.step()
     state = {k: (p.detach(), p.grad) for k, p in trick.named_parameters()}
     return losses, state

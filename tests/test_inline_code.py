@@ -26,6 +26,10 @@ if "pipeline" in CONCEPTS:
     CONCEPTS += ["delayed"]  # it stands in chapter 13, too
 if "mesh" in CONCEPTS:
     CONCEPTS += ["grid", "gpt_parts", "mesh_costs", "mesh_pipeline"]
+if "planning" in CONCEPTS:
+    CONCEPTS += ["plan_memory"]  # it stands in chapter 16, too
+if "failures" in CONCEPTS:
+    CONCEPTS += ["saving"]  # it stands in chapter 19, too
 
 LIBRARY = '''\
 """A module."""

@@ -162,7 +162,8 @@ def test_an_address_is_replaced_and_removed():
 
 def test_badges_write_the_address_into_the_project(tmp_path):
     clone = tmp_path / "clone"
-    shutil.copytree(ROOT / "d2lpar", clone / "d2lpar")
+    drop = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "d2lpar", clone / "d2lpar", ignore=drop)
     for name in BESIDE:
         shutil.copy(ROOT / name, clone)
     path = clone / "pyproject.toml"

@@ -531,7 +531,8 @@ def test_interrupts_in_a_script_from_standard_input():
 def test_ranks_have_the_callers_copy_of_the_package(tmp_path):
     """The fork server, started in a folder with another copy, finds that one first."""
     other = tmp_path / "d2lpar"
-    shutil.copytree(Path(d2lpar.__file__).parent, other)
+    drop = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(Path(d2lpar.__file__).parent, other, ignore=drop)
     script = tmp_path / "elsewhere" / "script.py"
     script.parent.mkdir()
     script.write_text(

@@ -25,19 +25,19 @@ __main__
 tools
 __init__
 checks
-hybrid mesh
-split_choice mesh_costs mesh_pipeline
-gpt_parts
-checkpoint
+hybrid mesh planning failures
+split_choice mesh_costs mesh_pipeline mesh_saving several_nodes plan_predict
+gpt_parts plan_rows plan_time
+checkpoint plan_memory plan_links
 attention vocabulary domain
 data_parallel overlap parameter_server sharding network_partition tensor_parallel \
     pipeline
 fastest channels trips
 allreduce
-shared_memory costs footprint delayed balance
+shared_memory costs footprint delayed balance plan_model
 scatter
 messages schedule
-data layers model_zoo grid
+data layers model_zoo grid saving
 world
 show
 errors
@@ -375,7 +375,7 @@ def test_readme_lists_every_black_box():
     shown |= {"layers", "balance", "model_zoo", "fastest", "channels"}
     shown |= {"attention", "vocabulary", "domain", "trips", "split_choice"}
     shown |= {"attention", "vocabulary", "grid", "gpt_parts", "mesh_costs"}
-    shown |= {"mesh_pipeline"}
+    shown |= {"mesh_pipeline", "plan_memory", "saving", "mesh_saving", "several_nodes"}
     concepts = {name[3:] for name in chapters()} | shown
     tops = {name.split(".")[0] for name in NAMES} - concepts - {"__init__", "__main__"}
     unlisted = [

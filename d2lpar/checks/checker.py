@@ -140,7 +140,22 @@ def _on_processes(exercise, function, cases):
         for case in cases
         if case.n in exercise.processes
     }
-    return [exercise.attempt(function, c, backend="gloo") for c in largest.values()]
+    return [_on_a_busy_machine(exercise, function, c) for c in largest.values()]
+
+
+def _on_a_busy_machine(exercise, function, case):
+    """An Attempt on processes.
+
+    Ranks that get stuck there and not in the simulator may be the machine's fault, so
+    such an answer has to be right twice in a row instead.
+    """
+    attempt = exercise.attempt(function, case, backend="gloo")
+    if attempt.error is not None and attempt.cause is None:
+        for _ in range(2):
+            attempt = exercise.attempt(function, case, backend="gloo")
+            if not attempt.right:
+                break
+    return attempt
 
 
 # The rows

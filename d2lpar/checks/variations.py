@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from ..grid import AXES, Mesh
+from ..mesh_costs import bytes_per_step
 from .judging import ranks, words
 from .rubrics.ex_06_2 import in_words
 from .rubrics.ex_09_1 import softsync_cases
@@ -183,6 +185,22 @@ def _frozen_mirrored(case):
     return case.text.replace(f"ranks {frozen}", f"ranks {there}")
 
 
+def _shared_and_turned(n, parameters, sizes):
+    return [(name, x, not cut) for name, x, cut in parameters], sizes[::-1]
+
+
+def _in_float64(n, config, sizes, N, T, counted):
+    """The bytes of the same step with twice as large numbers; the loss stays."""
+    short, long = (bytes_per_step(config, Mesh(*sizes), N, T, size) for size in (4, 8))
+    pairs = zip(AXES, counted, strict=True)
+    seen = tuple(long[axis] - 2 * (short[axis] - came) for axis, came in pairs)
+    return config, sizes, N, T, seen
+
+
+def _backwards(order, n):
+    return order[::-1]
+
+
 VARIATIONS = {
     "04.1b": Variation(part=mirror),
     "04.3b": Variation(back=_two_off, shows=_pairs_two_off),
@@ -214,4 +232,8 @@ VARIATIONS = {
     "12.3b": Variation(part=mirror),
     "13.1b": Variation(back=_last_stage_first),
     "14.1b": Variation(part=mirror),
+    "15.1b": Variation(given=_shared_and_turned),
+    "15.2b": Variation(given=_in_float64),
+    "15.3b": Variation(back=_backwards, shows=_backwards),
+    "16.1b": Variation(given=lambda n, *given: (*given[:-1], given[-1][::-1])),
 }

@@ -15,7 +15,7 @@ STEPS += ("ClearMarkScheme", "ClearOutput", "ComputeChecksums")
 def stub(solution):
     """The exercise of a solution; both are the dictionaries of notebooks."""
     import nbformat
-    from nbgrader import preprocessors  # a second, for who only asks what there is
+    from nbgrader import preprocessors  # takes a second, so not at the top
 
     notebook = nbformat.from_dict(solution)
     for step in STEPS:

@@ -168,6 +168,9 @@ def bench(
         str | None, typer.Option(help="Numbers of processes, such as 2,4.")
     ] = None,
     quick: Annotated[bool, typer.Option(help="Less of all, in half a minute.")] = False,
+    nodes: Annotated[
+        bool, typer.Option(help="Only chapter 19's programs, on several nodes.")
+    ] = False,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Write the figures there, too.")
     ] = None,
@@ -175,9 +178,13 @@ def bench(
     """Measure all-reduces, start-up, simulator and training on this machine."""
     ready()
     from .bench import bench as measuring
+    from .bench import several_nodes
 
-    with refusing(ValueError):
-        plan = measuring.plan(sizes, ranks, quick)
+    with refusing(ValueError, RuntimeError):
+        if nodes:
+            plan = several_nodes.plan(quick)
+        else:
+            plan = measuring.plan(sizes, ranks, quick)
     check_folder(json_file)
     results = {"machine": measuring.machine()}
     os.environ["D2LPAR_PROGRESS"] = "0"  # one bar at a time

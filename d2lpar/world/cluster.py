@@ -352,6 +352,11 @@ def _parse(spec):
 
 def _network(text):
     """Bytes per second of "100Gb", which is 100 Gbit/s."""
+    return bits_per_second(text) / 8
+
+
+def bits_per_second(text):
+    """Return 1e11 of "100Gb"."""
     number = re.fullmatch(
         r"\s*(\d+(?:\.\d+)?)\s*([MGT])b(?:it)?(?:/s|ps)?\s*", str(text)
     )
@@ -360,7 +365,7 @@ def _network(text):
             f"A network needs its rate in bits per second, such as '100Gb', "
             f"not {text!r}."
         )
-    return float(number[1]) * {"M": 1e6, "G": 1e9, "T": 1e12}[number[2]] / 8
+    return float(number[1]) * {"M": 1e6, "G": 1e9, "T": 1e12}[number[2]]
 
 
 def _count(n, what):

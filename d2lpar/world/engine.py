@@ -121,6 +121,8 @@ class Engine:
     """The record of one rank; each world adds `begin(call) -> Work` and `now()`."""
 
     cluster = None  # the one that the rank is simulated on
+    # Whether a batch starts its receives before its sends.
+    receives_first = False
     label = None  # of `d2lpar.label`: a name for what is on the timeline from now on
 
     def __init__(self, rank, world_size):

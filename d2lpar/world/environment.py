@@ -15,14 +15,18 @@ from .torch_private import current_engine
 PORT = 29500  # torch's usual one; in the simulator nobody listens there
 
 
-def of_rank(rank, n, port=PORT):
-    """Return the variables that torchrun would set for this rank on one machine."""
+def of_rank(rank, n, port=PORT, node=None):
+    """Return the variables that torchrun would set for this rank.
+
+    `node` is where the rank is, if there are several; None on one machine.
+    """
+    per_node = node.per_node if node else n
     return {
         "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
+        "LOCAL_RANK": str(rank % per_node),
         "WORLD_SIZE": str(n),
-        "LOCAL_WORLD_SIZE": str(n),
-        "MASTER_ADDR": "127.0.0.1",
+        "LOCAL_WORLD_SIZE": str(per_node),
+        "MASTER_ADDR": node.store if node else "127.0.0.1",
         "MASTER_PORT": str(port),
     }
 

@@ -3,6 +3,7 @@
 import torch
 import torch.distributed as dist
 
+from d2lpar.checks.rubrics.ex_14_1 import WRONG_BACK, WRONG_ROWS
 from d2lpar.hybrid import halo_exchange
 from d2lpar.scatter import ring_all_gather
 from zoo import right, wrong
@@ -105,29 +106,16 @@ def the_chapters_own(x, depth):
     return halo_exchange(x, depth, depth)
 
 
-@wrong("other way round")
-def upside_down(x, depth):
-    return Around.apply(x, depth, "other way round")
+def with_slip(slip):
+    def around(x, depth):
+        return Around.apply(x, depth, slip)
+
+    around.__name__ = slip.replace(" ", "_")
+    return around
 
 
-@wrong("other end")
-def the_far_rows(x, depth):
-    return Around.apply(x, depth, "other end")
-
-
-@wrong("stays abroad")
-def without_the_way_back(x, depth):
-    return Around.apply(x, depth, "stays abroad")
-
-
-@wrong("instead of added")
-def written_over(x, depth):
-    return Around.apply(x, depth, "instead of added")
-
-
-@wrong("two ranks")
-def in_another_order(x, depth):
-    return Around.apply(x, depth, "two ranks")
+for slip in (*WRONG_ROWS[1:], *WRONG_BACK, "two ranks"):
+    wrong(slip)(with_slip(slip))
 
 
 @wrong("no way back")

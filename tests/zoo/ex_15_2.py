@@ -70,6 +70,16 @@ def counts_one_tensor_rank(*given):
     return named(*given, parts=False)
 
 
+@wrong("last stage")
+def names_the_last_that_fits(config, sizes, N, T, counted):
+    name = named(config, sizes, N, T, counted)
+    held = [numbers(config, Mesh(*sizes), stage) for stage in range(sizes[1])]
+    if not name.startswith("stage"):
+        return name
+    equal = [s for s, mine in enumerate(held) if mine == held[int(name.split()[1])]]
+    return f"stage {equal[-1]}"
+
+
 @wrong("largest axis")
 def names_the_axis(config, sizes, N, T, counted):
     less = missing(config, sizes, N, T, counted)

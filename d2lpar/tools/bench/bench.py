@@ -8,6 +8,7 @@ Each run starts real processes, except those of the simulator.
     startup       four ranks by `d2lpar.run` and by `torch.multiprocessing.spawn`
     simulator     messages per second of real time
     memory        of sharded training
+    meshes        bytes and memory of a mesh and of torch's parts, in the simulator
 """
 
 import datetime
@@ -24,6 +25,7 @@ from . import (
     overlap,
     pipeline,
     race,
+    several_nodes,
     sharding,
     tensor_parallel,
     world,
@@ -51,6 +53,7 @@ def plan(sizes=None, ranks=None, quick=False):
     for each in TRAINING:
         found += each.plan(trained, quick)
     found += mesh.RACE.plan([4], quick)  # 2 x 2
+    found.append(("a mesh, bytes and memory", mesh.counts))
     for n in trained:
         remember = partial(sharding.memory, n, quick)
         found.append((f"memory of sharded training, {n} ranks", remember))
@@ -70,8 +73,10 @@ def tables(results):
     """The results as rich tables."""
     yield from race.tables(results.get("races", ()))
     yield from sharding.tables(results.get("memory", ()))
+    yield from mesh.tables(results.get("meshes", ()))
     yield from allreduces.tables(results.get("prediction", ()))
     yield from world.tables(results)
+    yield from several_nodes.tables(results.get("rows", ()))
 
 
 def machine():

@@ -6,6 +6,7 @@ part for the tied table, so its two gradients are added by an all-reduce here, t
 """
 
 import contextlib
+import math
 from functools import partial
 
 import torch
@@ -16,7 +17,7 @@ from torch.nn import functional as F
 from ...gpt_parts import Config, blocks_of, by_rank, one_device
 from ...mesh import Mesh, MeshModel
 from ...world import launch
-from .race import LineUp, Race
+from .race import LineUp, Race, new_table
 
 TORCH, OURS = "torch DeviceMesh", "mesh"
 SIZES = {"depth": 4, "heads": 8, "context": 64, "vocabulary": 512}
@@ -160,18 +161,21 @@ def _local(x):
     return x.to_local() if hasattr(x, "to_local") else x
 
 
-def rivals(config, sizes):
-    """Return {name: (model, what its optimizer steps, function that updates)}."""
+def rival(name, config, sizes):
+    """Return (model, its optimizer, function that updates) of one of the two."""
     d, _, t = sizes
-    theirs = Composed(config, sizes)
-    ours = MeshModel(config, Mesh(*sizes), "1f1b", MICRO, zero=int(d > 1 and t > 1))
-    made = {TORCH: (theirs, list(theirs.stage.parameters())), OURS: (ours, ours.shards)}
-    found = {}
-    for name, (model, parameters) in made.items():
-        optimizer = torch.optim.SGD(parameters, lr=1e-3)
-        after = partial(ours.update, optimizer) if name == OURS else optimizer.step
-        found[name] = model, optimizer, after
-    return found
+    if name == TORCH:
+        model = Composed(config, sizes)
+        optimizer = torch.optim.SGD(model.stage.parameters(), lr=1e-3)
+        return model, optimizer, optimizer.step
+    model = MeshModel(config, Mesh(*sizes), "1f1b", MICRO, zero=int(d > 1 and t > 1))
+    optimizer = torch.optim.SGD(model.shards, lr=1e-3)
+    return model, optimizer, partial(model.update, optimizer)
+
+
+def rivals(config, sizes):
+    """Return {name: what `rival` returns}."""
+    return {name: rival(name, config, sizes) for name in (TORCH, OURS)}
 
 
 def losses_of(config, sizes, rows, count):
@@ -226,3 +230,42 @@ AXES = {
     "pipeline x tensor": (1, 2, 2),
 }
 RACE = Race("A mesh", line_up, {name: (256, sizes) for name, sizes in AXES.items()})
+
+
+def counts(width=64, courses=AXES):
+    """Bytes that all ranks send in a step, and a rank's peak memory, simulated."""
+    rows = []
+    for course, sizes in courses.items():
+        world = {"world_size": math.prod(sizes), "backend": "sim"}
+        for name in (TORCH, OURS):
+            given = _steps, name, width, sizes
+            one, two = (launch.run(*given, k, **world) for k in (1, 2))
+            sent = int((two.traffic - one.traffic).sum())
+            figures = {"sent": sent, "peak": max(two.peak_memory)}
+            rows.append({"course": course, "rival": name} | figures)
+    return {"meshes": rows}
+
+
+def _steps(name, width, sizes, count):
+    config = Config(D=width, **SIZES)
+    model, optimizer, after = rival(name, config, sizes)
+    for _ in range(count):
+        optimizer.zero_grad()
+        model.step(*batch(config, sizes[0] * MICRO * ROWS))
+        after()
+
+
+def tables(rows):
+    """A rich table: bytes of a step and peak memory, ours as a ratio of torch's."""
+    if not rows:
+        return
+    heads = "bytes of a step", "ratio", "peak memory", "ratio"
+    table = new_table("A mesh of simulated ranks", "", "model", *heads)
+    torchs = {row["course"]: row for row in rows if row["rival"] == TORCH}
+    for row in rows:
+        theirs = torchs[row["course"]]
+        cells = [row["course"], row["rival"]]
+        for key in ("sent", "peak"):
+            cells += [f"{row[key] / 1e6:.2f} MB", f"{row[key] / theirs[key]:.2f}"]
+        table.add_row(*cells)
+    yield table

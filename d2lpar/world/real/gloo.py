@@ -44,10 +44,11 @@ _OPS = {
 class Device:
     """The network interface that all Gloo groups of this process use."""
 
-    def __init__(self, loopback=True):
+    def __init__(self, loopback=True, address=None):
         card = os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]
         if loopback:
-            self.device = ProcessGroupGloo.create_device(hostname="127.0.0.1")
+            address = address or "127.0.0.1"
+            self.device = ProcessGroupGloo.create_device(hostname=address)
         elif card:  # the one that torch.distributed would take
             self.device = ProcessGroupGloo.create_device(interface=card)
         else:

@@ -9,7 +9,7 @@ import sys
 import time
 from multiprocessing import connection
 
-from .. import causes, explain
+from .. import causes, explain, nodes
 from ..causes import GRACE
 from ..engine import Status
 from ..interrupts import Interrupts
@@ -71,21 +71,26 @@ class _Run:
     def start(self, payload, backend, device, seed):
         """All processes are started."""
         live = os.environ.get("D2LPAR_LIVE") == "1"
+        here = nodes.current(self.n)
         packed = worker.luggage(payload)
         with contextlib.ExitStack() as stack:
             luggage = anonymous_file(len(packed))
             stack.callback(os.close, luggage)
             _write(luggage, packed)
-            server = _server_here(self.n + 8)
+            server = _server(here, self.n + 8)
             stack.enter_context(server)
             for rank in range(self.n):
                 port = server.getsockname()[1]
-                start = worker.Start(rank, self.n, backend, device, seed, port, live)
-                self._start_rank(start, luggage, server)
+                node = here and here.node(rank)
+                about = backend, device, seed, port, live, node
+                start = worker.Start(rank, self.n, *about)
+                space = {"node": here.spaces[node.number]} if here else {}
+                self._start_rank(start, luggage, server, space)
 
-    def _start_rank(self, start, luggage, server):
+    def _start_rank(self, start, luggage, server, space):
         self.interrupts.check()
         files = {
+            **space,
             "luggage": luggage,
             "board": self.board.handle,
             "output": self.outputs[start.rank],
@@ -281,6 +286,14 @@ class _Run:
         for fd in self.outputs + self.errors + self.natives:
             os.close(fd)
         self.board.close()
+
+
+def _server(here, backlog):
+    """A socket at which the ranks meet, on this machine or on the first node."""
+    if here is None:
+        return _server_here(backlog)
+    open_one = lambda: socket.create_server((here.address(0), 0), backlog=backlog)
+    return here.inside(0, open_one)
 
 
 def _server_here(backlog):

@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 
 from ...show.texts import shorten
-from .. import ship, torch_private
+from .. import nodes, ship, torch_private
 from ..engine import Status, Waiting, is_users, waiting, where_called
 from ..environment import of_rank
 from ..outcome import RankReport
@@ -44,6 +44,7 @@ class Start(NamedTuple):
     seed: int
     port: int
     live: bool
+    node: nodes.Node | None = None
 
 
 def luggage(payload):
@@ -59,9 +60,11 @@ def luggage(payload):
 def main(start, link, files):
     """Run the rank and report; ends when the launcher says so, or is gone."""
     _own_session()
+    if start.node:
+        nodes.enter(files["node"])  # before any thread is started
     _redirect(files)
     payload = [_unpack_luggage(files["luggage"])]
-    os.environ.update(of_rank(start.rank, start.world_size, start.port))
+    os.environ.update(of_rank(start.rank, start.world_size, start.port, start.node))
     board = Board(start.world_size, files["board"])
     engine = RecordedEngine(start, real_device(start), board)
     link = Link(link)
@@ -120,7 +123,7 @@ def real_device(start, usual=None):
         from . import nccl
 
         return nccl.Device()
-    return usual or gloo.Device()
+    return usual or gloo.Device(address=start.node and start.node.address)
 
 
 def _note_last_line(engine):
@@ -175,10 +178,10 @@ def _partial(engine, where, state="running"):
 
 
 def _connect_store(start, files):
-    """The store of this run; rank 0 serves it, on the loopback interface."""
+    """The store of this run; rank 0 serves it, at its own address."""
     serve = {"master_listen_fd": files["socket"]} if "socket" in files else {}
     return dist.TCPStore(
-        "127.0.0.1",
+        start.node.store if start.node else "127.0.0.1",
         start.port,
         is_master=start.rank == 0,
         wait_for_workers=False,

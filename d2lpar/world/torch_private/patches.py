@@ -44,10 +44,20 @@ def _batched(original):
         engine = current_engine()
         if engine is None:
             return original(p2p_op_list)
+        order = list(range(len(p2p_op_list)))
+        if engine.receives_first:
+            order.sort(key=lambda i: p2p_op_list[i].op is dist.isend)
         with engine.batch():
-            return original(p2p_op_list)
+            works = original([p2p_op_list[i] for i in order])
+        if len(works) < len(order):  # one for all of them
+            return works
+        return [work for _, work in sorted(zip(order, works, strict=True), key=_first)]
 
     return batch_isend_irecv
+
+
+def _first(pair):
+    return pair[0]
 
 
 def _of_this_world(original):
