@@ -366,6 +366,15 @@ def _is_number(value):
     return number and not isinstance(value, bool)
 
 
+def whole_or_none(came, wanted, case):
+    """Whether None came where it is wanted, or else this whole number."""
+    if came is None or wanted is None or isinstance(came, bool):
+        return came is wanted
+    with contextlib.suppress(AttributeError, TypeError):
+        return came.__index__() == wanted
+    return False
+
+
 def close(came, wanted):
     """Equal numbers; to nine digits where one is a float."""
     return came == wanted or (

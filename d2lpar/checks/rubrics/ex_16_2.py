@@ -6,7 +6,7 @@ from functools import partial
 from ...plan_memory import stages
 from ...plan_model import Model, Plan
 from .. import signs
-from ..judging import Case, Exercise
+from ..judging import Case, Exercise, whole_or_none
 
 # data, tensor, pipeline, interleave, zero, recompute, rows of a data rank
 PLANS = [(1, 1, 1, 1, 0, "none", 12), (2, 1, 4, 1, 1, "none", 24)]
@@ -70,16 +70,11 @@ def best(model, plan, batch, memory, slip=""):
     return [found]
 
 
-def agrees(came, wanted, case):
-    """The same number, or None."""
-    return came is None if wanted is None else came == wanted
-
-
 exercise = Exercise(
     "16.2",
     cases,
     [],
     {name: signs.slip(name) for name in SLIPS},
-    agrees=agrees,
+    agrees=whole_or_none,
     processes=(),
 )
