@@ -35,6 +35,7 @@ EXERCISES ?=
 BENCH ?=
 SITE_URL ?=
 WORKERS ?= 6
+EXTRAS = lab,test
 OFFLINE ?=
 WHEELHOUSE_TORCH ?=
 
@@ -51,7 +52,7 @@ NOTEBOOKS = $(wildcard chapters/*.ipynb solutions/*.ipynb)
 # Chapters 01 to 03 start no ranks: on processes they would run as they run anyway.
 RANKED = $(filter-out chapters/01% chapters/02% chapters/03%,$(wildcard chapters/*.ipynb))
 PYTEST = $(BIN)/python -m pytest -q
-NBVAL = --nbval-current-env --nbval-cell-timeout=600
+NBVAL = -p tests.patient_kernels --nbval-current-env --nbval-cell-timeout=600
 # Nothing is compiled that nobody imports; what is imported is compiled once and kept.
 export PYTHONDONTWRITEBYTECODE :=
 PIP = $(BIN)/pip install --no-compile
@@ -118,6 +119,8 @@ browse: $(SITE)
 test: ready
 	@$(MAKE) --no-print-directory --keep-going lint units notebooks processes
 
+# In one go, which is faster than three.
+ready: EXTRAS = lab,test,instructor,site
 ready: setup $(GRADER) $(SITE)
 
 quick: setup lint
@@ -172,7 +175,7 @@ colab:
 	@test -x $(COLAB)/bin/python || { \
 	    python=$$(COLAB_PYTHON="$(COLAB_PYTHON)" sh tests/colab/find_python.sh) && \
 	    "$$python" -m venv $(COLAB); }
-	@$(COLAB)/bin/python -c "$(HAS_TORCH)" || $(COLAB)/bin/pip install "torch==2.11.*"
+	@$(COLAB)/bin/python -c "$(HAS)" torch || $(COLAB)/bin/pip install "torch==2.11.*"
 	@$(COLAB)/bin/pip install -q -r tests/colab/versions.txt
 	@$(COLAB)/bin/pip uninstall -q -y d2lpar d2l
 	@rm -rf $(COLAB)/wheels $(COLAB)/chapters && mkdir $(COLAB)/chapters
@@ -191,11 +194,11 @@ setup: $(STAMP)
 # $(PYTHON) has (a path file lets $(VENV) see it). Where there is none, $(TORCH).
 $(STAMP): pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -c "$(HAS_TORCH)" || $(PYTHON) -c "$(WHERE_TORCH)" \
+	@$(BIN)/python -c "$(HAS)" torch || $(PYTHON) -c "$(WHERE_TORCH)" \
 	    > "$$($(BIN)/python -c '$(PURELIB)')/torch_of_python.pth"
-	@$(BIN)/python -c "$(HAS_TORCH)" || $(PIP) "$(TORCH)"
+	@$(BIN)/python -c "$(HAS)" torch || $(PIP) "$(TORCH)"
 	@$(BIN)/python -c "$(KEEP_TORCH)" > $(VENV)/keep.txt
-	$(PIP) -q -c $(VENV)/keep.txt -e ".[lab,test]"
+	$(PIP) -q -c $(VENV)/keep.txt -e ".[$(EXTRAS)]"
 	$(SLIM)
 	@$(PIP) -q --no-deps d2l==1.0.3 || \
 	    echo "Warning: d2l 1.0.3 was not installed. The course runs without it."
@@ -203,16 +206,16 @@ $(STAMP): pyproject.toml
 
 # nbgrader puts a menu of its own into JupyterLab, which only instructors want.
 $(GRADER): $(STAMP)
-	$(PIP) -q -c $(VENV)/keep.txt -e ".[instructor]"
+	@$(BIN)/python -c "$(HAS)" nbgrader || $(PIP) -q -c $(VENV)/keep.txt -e ".[instructor]"
 	$(SLIM)
 	@touch $@
 
 $(SITE): $(STAMP)
-	$(PIP) -q -c $(VENV)/keep.txt -e ".[site]"
+	@$(BIN)/python -c "$(HAS)" furo || $(PIP) -q -c $(VENV)/keep.txt -e ".[site]"
 	$(SLIM)
 	@touch $@
 
-HAS_TORCH = import importlib.util as u; raise SystemExit(not u.find_spec('torch'))
+HAS = import importlib.util as u, sys; raise SystemExit(not u.find_spec(sys.argv[1]))
 WHERE_TORCH = import importlib.util as u, os; s = u.find_spec('torch'); \
     print(os.path.dirname(os.path.dirname(s.origin)) if s else '')
 KEEP_TORCH = from importlib.metadata import version; print('torch==' + version('torch'))

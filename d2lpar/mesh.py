@@ -177,28 +177,25 @@ class MeshModel(nn.Module):
     def norm(self):
         """Return the norm of the whole gradient, that of one device."""
         total, seen = torch.zeros((), dtype=torch.float64), set()
+        mine = self.gradients()
         for name, parameter, dim in self.entries():
             of_partner = dim is None and self.at["tensor"] > 0
             tied = name == "token.weight" and self.at["pipeline"] != self.ends[0]
             twice = name in seen  # both token tables are on this rank
             seen.add(name)
-            if not (of_partner or tied or twice):
-                for piece in self.gradients_of(parameter):
-                    total += piece.double().square().sum()
+            if parameter in mine and not (of_partner or tied or twice):
+                total += mine[parameter].double().square().sum()
         for axis in AXES:
             if self.mesh.sizes[axis] > 1 and (axis != "data" or self.zero):
                 dist.all_reduce(total, group=self.groups[axis])
         return total.sqrt()
 
-    def gradients_of(self, parameter):
-        """Yield this rank's piece of a parameter's gradient, if it has one."""
+    def gradients(self):
+        """Return {parameter: the piece of its gradient that this rank has}."""
         if not self.zero:
-            yield parameter.grad
-            return
-        for flat in self.data.trained:
-            for p, piece in pieces_of_shard(flat):
-                if p is parameter:
-                    yield piece
+            return {p: p.grad for p in self.parameters()}
+        shards = map(pieces_of_shard, self.data.trained)
+        return {p: piece for shard in shards for p, piece in shard}
 
     @torch.no_grad()
     def clip(self, limit):

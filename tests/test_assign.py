@@ -61,7 +61,7 @@ def few(monkeypatch):
 
 def test_there_is_one_in_every_chapter_from_04_on():
     varied = {name[:-1] for name in variations.VARIATIONS}
-    assert {name[:2] for name in varied} == {f"{k:02}" for k in range(4, 17)}
+    assert {name[:2] for name in varied} == {f"{k:02}" for k in range(4, 19)}
     assert len(varied) >= 12
     assert set(WORDS) == set(variations.VARIATIONS)
 
@@ -81,6 +81,7 @@ def test_its_own_answer_passes_and_the_public_one_does_not(varied, few):
 # The zoo, in other roles
 
 BACK = {"07.1b": lambda n, model, pairs: (model, [_old(*pair) for pair in pairs])}
+BACK["17.2b"] = lambda n, T, p, window, order: (T, p, window + 1, order)
 # answers of the zoo that can be put into other roles from outside
 CHOSEN = {
     "04.1b": "falls_off_the_end",
@@ -98,6 +99,8 @@ CHOSEN = {
     "11.2b": "never_clears returns_the_part",
     "13.1b": "a_schedule_object one_too_many",
     "16.1b": "one_ratio in_percent believes_it",
+    "17.2b": "with_sets sees_one_more",
+    "17.3b": "counts_first forgets_empty_texts",
 }
 
 

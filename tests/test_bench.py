@@ -11,7 +11,16 @@ import d2lpar
 from conftest import ROOT
 from d2lpar import costs, overlap, tensor_parallel
 from d2lpar.tensor_parallel import RowParallel
-from d2lpar.tools.bench import allreduces, bench, mesh, pipeline, race, sharding, world
+from d2lpar.tools.bench import (
+    allreduces,
+    bench,
+    mesh,
+    pipeline,
+    race,
+    sequence,
+    sharding,
+    world,
+)
 from d2lpar.tools.bench import overlap as ddp
 from d2lpar.tools.bench import tensor_parallel as split
 from d2lpar.tools.bench.race import LineUp, Race
@@ -52,12 +61,12 @@ def test_the_plan_is_what_was_asked_for():
         "simulator",
     ]
     usual = names(bench.plan())
-    assert len(usual) == 2 + 12 + 2 + (3 + 2 + 3 + 3 + 3) + 3 + 1 + 1
+    assert len(usual) == 2 + 12 + 2 + (3 + 2 + 3 + 3 + 3) + 3 + 2 + 1 + 1
     assert "All-reduce, 2 ranks, 64 KB" in usual
     assert "All-reduce, 4 ranks, 64 MB" in usual
     assert {"A training step, 2 ranks, width 512", "A pipeline, 2 ranks, width 1024",
             "A split block, 2 ranks, width 256"} < set(usual)  # fmt: skip
-    assert len(bench.plan(quick=True)) == 5 + 5 + 1 + 1 + 1
+    assert len(bench.plan(quick=True)) == 5 + 5 + 1 + 1 + 1 + 1
 
 
 @pytest.mark.parametrize("ranks", ["1", "0,2", "x", "2;4", "-2", ","])
@@ -105,6 +114,7 @@ SMALL = [
     (pipeline.RACE, (16,), [pipeline.TORCH, *pipeline.OURS]),
     (sharding.RACE, (16, 2, 4), [sharding.TORCHS, sharding.OURS]),
     (mesh.RACE, (16, (1, 2, 1)), [mesh.TORCH, mesh.OURS]),
+    (sequence.RACE, (16,), list(sequence.RIVALS)),
 ]
 
 

@@ -330,7 +330,7 @@ def test_the_soak_itself_can_be_killed():
         program = [sys.executable, str(ROOT / "tests" / "soak.py"), "1000"]
         env = os.environ | {"TMPDIR": str(place), "PYTHONPATH": str(ROOT)}
         soaking = subprocess.Popen(program, env=env, stderr=subprocess.PIPE, text=True)
-        while not list(place.glob("*/saved/[0-9]*")):
+        while not any(map(saving.complete, place.glob("*/saved"))):
             assert soaking.poll() is None, soaking.stderr.read()
             time.sleep(0.02)
         children = psutil.Process(soaking.pid).children(recursive=True)
@@ -554,4 +554,4 @@ def test_the_recorded_run_was_predicted():
         assert row["error"] == pytest.approx(error)
     assert found["machine"]["cores"] >= 1
     errors = sorted(abs(row["error"]) for row in rows)
-    assert errors[len(errors) // 2] < 0.15
+    assert errors[-1] < 0.15

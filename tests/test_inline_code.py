@@ -26,8 +26,12 @@ if "pipeline" in CONCEPTS:
     CONCEPTS += ["delayed"]  # it stands in chapter 13, too
 if "mesh" in CONCEPTS:
     CONCEPTS += ["grid", "gpt_parts", "mesh_costs", "mesh_pipeline"]
-if "planning" in CONCEPTS:
-    CONCEPTS += ["plan_memory"]  # it stands in chapter 16, too
+FOLDERS = {"planning": ["search", "memory"], "sequence": ["ulysses"]}
+for folder in sorted(FOLDERS.keys() & {*CONCEPTS}):
+    CONCEPTS.remove(folder)
+    CONCEPTS += [f"{folder}/{name}" for name in FOLDERS[folder]]
+if "experts" in CONCEPTS:
+    CONCEPTS += ["expert_nodes"]  # it stands in chapter 18, too
 if "failures" in CONCEPTS:
     CONCEPTS += ["saving"]  # it stands in chapter 19, too
 
@@ -88,6 +92,8 @@ def cell(body):
 
 # memory of the operating system, which chapter 06 describes in words
 UNSHOWN = {("shared_memory", "Board")}
+ALIKE = "ToHeads", "ToSequence", "to_sequence"  # what `to_heads` shows, the other way
+UNSHOWN |= {("sequence/ulysses", name) for name in ALIKE}
 
 
 def shown_in(path):

@@ -45,8 +45,8 @@ def batch(N, k=0):
 
 
 def rows_of_steps(d, m):
-    """Rows of three batches: odd, not to be divided, and the fewest possible."""
-    return d * m + 3, 2 * d * m + 1, d * m
+    """Rows of two batches: odd or not to be divided, and the fewest possible."""
+    return d * m + 3, d * m
 
 
 def config_of(p, options):

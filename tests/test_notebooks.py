@@ -10,6 +10,7 @@ import sys
 import time
 
 import notebook_rules
+import patient_kernels
 import pytest
 from PIL import Image
 
@@ -414,3 +415,18 @@ def test_nbval_compares_on_the_torch_that_recorded(nbval, name, outcome):
 
 def test_nbval_counts_the_cells(nbval):
     assert nbval[0].count(("counts", "PASSED")) == 3
+
+
+def test_a_kernel_that_does_not_answer_is_started_again():
+    answers = iter([RuntimeError("died"), RuntimeError("died"), "kernel"])
+
+    def start(number):
+        answer = next(answers)
+        if isinstance(answer, RuntimeError):
+            raise answer
+        return answer, number
+
+    assert patient_kernels.again(start)(7) == ("kernel", 7)
+    answers = iter([RuntimeError("died")] * 3)
+    with pytest.raises(RuntimeError, match="died"):
+        patient_kernels.again(start)(7)

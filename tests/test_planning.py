@@ -17,11 +17,6 @@ from d2lpar.gpt_parts import Config, make_stage
 from d2lpar.mesh import Mesh, MeshModel
 from d2lpar.mesh_costs import numbers as numbers_of_mesh
 from d2lpar.model_zoo import GPT, Block
-from d2lpar.plan_links import allreduce, gather, links
-from d2lpar.plan_memory import activations, block_bytes, in_flight, numbers, stages
-from d2lpar.plan_predict import usual_shares
-from d2lpar.plan_rows import measured, published
-from d2lpar.plan_time import PROCESSORS, Speed, plain, tile_share
 from d2lpar.planning import (
     Model,
     Plan,
@@ -34,6 +29,11 @@ from d2lpar.planning import (
     plans,
     predict,
 )
+from d2lpar.planning.links import allreduce, gather, links
+from d2lpar.planning.memory import activations, block_bytes, in_flight, numbers, stages
+from d2lpar.planning.predictions import usual_shares
+from d2lpar.planning.rows import measured, published
+from d2lpar.planning.times import PROCESSORS, Speed, plain, tile_share
 from d2lpar.world.cluster import Cluster
 
 GPT3 = Model(96, 12288, 96, 51200, 2048)
@@ -342,7 +342,7 @@ LONG = LARGE._replace(context=8192)
 
 @pytest.mark.parametrize("t", [1, 2])
 def test_each_part_of_a_block_is_that_of_the_simulator(t):
-    from d2lpar.plan_time import block
+    from d2lpar.planning.times import block
 
     cluster, plan = Cluster.of(f"{t}xA100"), Plan(tensor=t)
     model = Model(8, 4096, 32, 8192, 8192)
@@ -410,8 +410,8 @@ def test_the_optimizer_takes_as_long_as_on_a_simulated_rank():
 @pytest.mark.parametrize("p, m", [(2, 4), (4, 8), (4, 32), (8, 32)])
 @pytest.mark.parametrize("v", [1, 2])
 def test_bubble_and_messages_of_a_pipeline_are_those_of_the_schedule(p, m, v):
-    from d2lpar.plan_links import message
-    from d2lpar.plan_predict import between_stages
+    from d2lpar.planning.links import message
+    from d2lpar.planning.predictions import between_stages
 
     name = {"v": v} if v > 1 else {}
     made = schedule.make("interleaved" if v > 1 else "1f1b", p, m, **name)

@@ -25,16 +25,16 @@ __main__
 tools
 __init__
 checks
-hybrid mesh planning failures
-split_choice mesh_costs mesh_pipeline mesh_saving several_nodes plan_predict
-gpt_parts plan_rows plan_time
-checkpoint plan_memory plan_links
+hybrid mesh failures sequence
+split_choice mesh_costs mesh_pipeline mesh_saving several_nodes planning expert_nodes
+gpt_parts experts
+checkpoint
 attention vocabulary domain
 data_parallel overlap parameter_server sharding network_partition tensor_parallel \
     pipeline
 fastest channels trips
 allreduce
-shared_memory costs footprint delayed balance plan_model
+shared_memory costs footprint delayed balance
 scatter
 messages schedule
 data layers model_zoo grid saving
@@ -119,9 +119,15 @@ def test_chapters_are_called_by_number_and_name():
 CONCEPTS = [name[3:] for name in chapters() if name >= "04"]
 
 
+def files_of(name):
+    """The module of a concept, or those of its folder."""
+    file = PACKAGE / f"{name}.py"
+    return [file] if file.is_file() else sorted((PACKAGE / name).glob("*.py"))
+
+
 @pytest.mark.parametrize("name", CONCEPTS)
 def test_chapter_has_its_module_and_its_tests(name):
-    assert (PACKAGE / f"{name}.py").is_file()
+    assert files_of(name)
     assert (ROOT / "tests" / f"test_{name}.py").is_file()
     assert name in HEIGHT
 
@@ -258,14 +264,14 @@ def test_no_function_is_longer_than_40_lines():
 
 
 def test_a_concept_module_has_about_200_lines_of_code_at_most():
-    concepts = [PACKAGE / f"{name}.py" for name in CONCEPTS]
-    found = {path.stem: lines_of_code(path.read_text("utf-8")) for path in concepts}
+    concepts = [path for name in CONCEPTS for path in files_of(name)]
+    found = {name_of(path): lines_of_code(path.read_text("utf-8")) for path in concepts}
     assert {name: lines for name, lines in found.items() if lines > 220} == {}
 
 
 def test_a_concept_function_has_25_lines_at_most():
-    paths = {name: PACKAGE / f"{name}.py" for name in CONCEPTS}
-    found = {(name, f): n for name, p in paths.items() for f, n in sizes(p).items()}
+    paths = [path for name in CONCEPTS for path in files_of(name)]
+    found = {(name_of(p), f): n for p in paths for f, n in sizes(p).items()}
     assert {name: size for name, size in found.items() if size > 25} == {}
 
 
@@ -375,7 +381,8 @@ def test_readme_lists_every_black_box():
     shown |= {"layers", "balance", "model_zoo", "fastest", "channels"}
     shown |= {"attention", "vocabulary", "domain", "trips", "split_choice"}
     shown |= {"attention", "vocabulary", "grid", "gpt_parts", "mesh_costs"}
-    shown |= {"mesh_pipeline", "plan_memory", "saving", "mesh_saving", "several_nodes"}
+    shown |= {"mesh_pipeline", "saving", "mesh_saving", "several_nodes"}
+    shown |= {"expert_nodes"}
     concepts = {name[3:] for name in chapters()} | shown
     tops = {name.split(".")[0] for name in NAMES} - concepts - {"__init__", "__main__"}
     unlisted = [

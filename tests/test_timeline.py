@@ -614,3 +614,86 @@ def test_passes_and_collectives_differ_in_grey():
     for row in (("compute", "backward", "forward"), ("AR", "RS", "AG")):
         greys = [grey(look) for look in row]
         assert all(b - a > 30 for a, b in pairwise(greys)), row
+
+
+# From PyTorch's profiler
+
+
+def traced(path, rank, *spans):
+    """A trace as the profiler writes it; spans (kind, name, thread, start, stop) us."""
+    events = [
+        {"ph": "X", "cat": k, "name": n, "tid": t, "ts": a, "dur": b - a}
+        for k, n, t, a, b in spans
+    ]
+    about = {"distributedInfo": {"rank": rank}, "baseTimeNanoseconds": 10**18}
+    path.write_text(json.dumps({"traceEvents": events, **about}))
+    return path
+
+
+def test_a_profilers_trace_becomes_rows_and_waits(tmp_path):
+    comm = ("user_annotation", "gloo:all_reduce", 2)
+    first = traced(
+        tmp_path / "0.json",
+        0,
+        ("cpu_op", "aten::linear", 1, 1000, 1100),
+        ("cpu_op", "aten::addmm", 1, 1010, 1090),  # inside of the linear
+        ("cpu_op", "c10d::allreduce_", 1, 1100, 1120),
+        ("cpu_op", "aten::mul", 1, 1150, 1160),
+        (*comm, 1080, 1200),
+    )
+    second = traced(tmp_path / "1.json", 1, (*comm, 1050, 1200))
+    line = Timeline.from_profiler(second, first)
+    names = [(e.rank, e.stream, e.name, round(e.start * 1e6)) for e in line]
+    assert names == [
+        (0, "compute", "aten::linear", 0),
+        (1, "compute", "wait", 50),
+        (1, "comm", "all_reduce", 50),
+        (0, "comm", "all_reduce", 80),
+        (0, "compute", "wait", 100),
+        (0, "compute", "aten::mul", 150),
+        (0, "compute", "wait", 160),
+    ]
+    assert line.exposed(0) == pytest.approx(90e-6)
+    assert line.exposed(1) == pytest.approx(150e-6)
+    assert line.clock == "measured" and line.world_size == 2
+
+
+def test_what_is_no_trace_of_the_profiler(tmp_path):
+    one = traced(tmp_path / "a.json", 0)
+    gpu = traced(tmp_path / "g.json", 1, ("kernel", "gemm", 7, 0, 1))
+    (tmp_path / "b.json").write_text("[1]")
+    for sources, sentence in (
+        ((one, one), "one trace per rank, not of [0, 0]"),
+        ((), "one trace per rank, not of []"),
+        ((tmp_path / "b.json",), "is not a trace of torch.profiler"),
+        ((one, gpu), "reads traces of the CPU; this has kernels"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(sentence)):
+            Timeline.from_profiler(*sources)
+
+
+def profiled(folder):
+    net = nn.parallel.DistributedDataParallel(nn.Linear(100, 100))
+    with torch.profiler.profile() as prof:
+        net(torch.ones(10, 100)).sum().backward()
+    path = f"{folder}/{dist.get_rank()}.json"
+    prof.export_chrome_trace(path)
+    return path
+
+
+def test_a_step_of_ddp_profiled_on_two_processes(tmp_path):
+    run = d2lpar.run(profiled, str(tmp_path), world_size=2, backend="gloo")
+    line = Timeline.from_profiler(*run.results)
+    for rank in range(2):
+        comm = [e.name for e in line.rows[rank]["comm"]]
+        assert comm.count("all_reduce") == 1
+        own = [e for e in run.timeline.rows[rank]["comm"] if e.name == "all_reduce"]
+        assert len(own) == 1
+        assert any(e.name.startswith("aten::") for e in line.rows[rank]["compute"])
+        assert 0 < line.exposed(rank) < line.elapsed
+    line.to_chrome_trace(tmp_path / "out.json")
+    assert "rank 1 compute" in str(line)
+    with torch.profiler.profile() as prof:
+        torch.ones(3) + 1
+    alone = Timeline.from_profiler(prof)
+    assert [e.name for e in alone][-1] == "aten::add" and alone.world_size == 1

@@ -8,6 +8,7 @@ once, in the rubric of the exercise.  The words of a variation and its answer st
 
 import copy
 import functools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -197,8 +198,23 @@ def _in_float64(n, config, sizes, N, T, counted):
     return config, sizes, N, T, seen
 
 
+def _to_base_2(n, out, lse):
+    return out, lse / math.log(2)
+
+
 def _backwards(order, n):
     return order[::-1]
+
+
+def _copies_are_neighbours(n, before, after, row):
+    """Rank r of the public exercise is in place r % row * copies + r // row."""
+    order = sorted(range(len(before)), key=lambda r: (r % row, r // row))
+    return [before[r] for r in order], [after[r] for r in order], row
+
+
+def _ranks_backwards(way, n):
+    """The first of equally good placements becomes the last."""
+    return [max(way) - r for r in way]
 
 
 VARIATIONS = {
@@ -236,4 +252,9 @@ VARIATIONS = {
     "15.2b": Variation(given=_in_float64),
     "15.3b": Variation(back=_backwards, shows=_backwards),
     "16.1b": Variation(given=lambda n, *given: (*given[:-1], given[-1][::-1])),
+    "17.1b": Variation(given=_to_base_2),
+    "17.2b": Variation(given=lambda n, T, p, window, order: (T, p, window - 1, order)),
+    "17.3b": Variation(back=_backwards, shows=_backwards),
+    "18.2b": Variation(given=_copies_are_neighbours),
+    "18.3b": Variation(back=_ranks_backwards, shows=_ranks_backwards),
 }

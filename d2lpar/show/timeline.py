@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from . import plots
 from .events import KINDS, WAITS, Event, merged, split_waits
 from .player import Player
+from .profiled import events_of
 from .trace import chrome_trace
 from .twin import text_twin
 from .units import counted, show_seconds
@@ -37,6 +38,17 @@ class Timeline:
         self.world_size = world_size
         self.clock = clock
         self.devices = devices  # names such as "cuda:0", one per rank, or None
+
+    @classmethod
+    def from_profiler(cls, *sources: Any) -> Timeline:
+        """What `torch.profiler` saw of ranks on the CPU, in the course's own picture.
+
+        Each source is a finished `torch.profiler.profile`, or the path of the trace
+        that a rank's profile has exported.  The times are measured, and those of
+        ranks on one machine have one zero.  The sizes of messages are not known.
+        """
+        events, world_size = events_of(sources)
+        return cls(events, world_size, clock="measured")
 
     @cached_property
     def events(self) -> list[Event]:

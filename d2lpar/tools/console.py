@@ -32,6 +32,14 @@ class Backend(StrEnum):
     auto = "auto"
 
 
+class Output(StrEnum):
+    """The ranks whose printed lines `simulate` shows."""
+
+    all = "all"
+    first = "first"
+    none = "none"
+
+
 class Refused(Exception):
     """A command that cannot do what was asked, in one sentence."""
 

@@ -17,6 +17,7 @@ from .console import (
     LAB,
     Backend,
     Chapters,
+    Output,
     Refused,
     Timeout,
     check_folder,
@@ -70,6 +71,50 @@ def script(
     text = scripts.script(notebook, path.stem)
     to.write_text(text, encoding="utf-8", newline="\n")
     print(f"torchrun --nproc-per-node {scripts.ranks(notebook)} {to}")
+
+
+@commands.command(
+    context_settings={"allow_extra_args": True, "allow_interspersed_args": False}
+)
+def simulate(
+    context: typer.Context,
+    path: Annotated[Path, typer.Argument(metavar="SCRIPT", help="A Python file.")],
+    ranks: Annotated[
+        int | None,
+        typer.Option("-n", "--ranks", min=1, help="Those of the cluster, else 4."),
+    ] = None,
+    cluster: Annotated[
+        str | None, typer.Option(help="Such as 8xA100, or 4x8xH100 for four nodes.")
+    ] = None,
+    network: Annotated[
+        str, typer.Option(help="Between the nodes, per network card.")
+    ] = "100Gb",
+    gloo: Annotated[
+        bool, typer.Option("--gloo", help="Real processes here, measured.")
+    ] = False,
+    timeline: Annotated[
+        Path | None, typer.Option(help="Write it there: .png, .html or .json.")
+    ] = None,
+    output: Annotated[
+        Output, typer.Option(help="The ranks whose printed lines are shown.")
+    ] = Output.all,
+    timeout: Annotated[
+        float, typer.Option(help="Seconds that ranks may take without progress.")
+    ] = 60.0,
+):
+    """Run a script written for torchrun on simulated ranks; its arguments follow."""
+    ready()
+    from . import simulate as simulating
+
+    simulating.check_timeline(timeline)
+    check_folder(timeline)
+    where, count = simulating.cluster_for(cluster, network, ranks, gloo)
+    program = simulating.script(path, context.args, output, count)
+    with refusing(ValueError, RuntimeError):
+        run, error = simulating.simulate(program, count, where, gloo, timeout)
+    simulating.tell(program, run, error, timeline)
+    if error is not None:
+        raise typer.Exit(130 if isinstance(error, KeyboardInterrupt) else 1)
 
 
 Copy = Annotated[

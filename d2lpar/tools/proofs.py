@@ -12,6 +12,7 @@ from torch import nn
 
 from .. import allreduce, scatter, schedule
 from ..data import digits
+from ..experts import ExpertParallel, MoE
 from ..messages import exchange
 from ..overlap import OverlappedDDP
 from ..pipeline import Pipeline
@@ -258,6 +259,23 @@ def split_mlp():
         outputs.append(net(x).detach())
     expect(gradients[1], gradients[0], "the gradient of the input")
     expect(outputs[1], outputs[0], "the outputs after two steps")
+
+
+def experts_on_ranks():
+    """Chapter 18's layer: each rank's tokens, and the gradients of its experts."""
+    n, r = dist.get_world_size(), dist.get_rank()
+    torch.manual_seed(0)
+    one = MoE(WIDTH, 4, 2 * n, k=2).double()
+    split = ExpertParallel(one)
+    x = torch.randn(ROWS * n, WIDTH, dtype=torch.float64)
+    mine = slice(r * ROWS, (r + 1) * ROWS)
+    y, out = one(x), split(x[mine])
+    y.square().sum().backward()
+    out.square().sum().backward()
+    expect(out.detach(), y[mine].detach(), "the results")
+    for k, p in enumerate(split.experts.parameters()):
+        wanted = list(one.experts[2 * r : 2 * r + 2].parameters())[k].grad
+        expect(p.grad, wanted, f"the gradient of parameter {k} of the experts")
 
 
 def pipelined(name):

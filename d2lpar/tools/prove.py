@@ -154,6 +154,7 @@ PATHS = {
     "chapter 12, split MLP": path(proofs.split_mlp),
     "chapter 13, 1F1B": path(proofs.pipelined, "1f1b"),
     "chapter 13, zero-bubble": path(proofs.pipelined, "zb-h1"),
+    "chapter 18, experts": path(proofs.experts_on_ranks),
     "a rank that fails is named": failing(proofs.one_fails),
     "a rank that does not send is named": failing(proofs.one_is_missing, PATIENCE),
     "bandwidth of all-reduces": bandwidth,

@@ -123,12 +123,16 @@ class Engine:
     cluster = None  # the one that the rank is simulated on
     # Whether a batch starts its receives before its sends.
     receives_first = False
+    joined, times_joined = None, 1  # with what the rank has joined, how often
+    asked = None  # the backend that a script has asked for
+    gpus = None  # the PlayedGpus of a script that this rank executes
     label = None  # of `d2lpar.label`: a name for what is on the timeline from now on
 
     def __init__(self, rank, world_size):
         self.rank, self.world_size = rank, world_size
         self.entries, self.events, self.warnings = [], [], []
         self.open = {}  # id -> Call, until waited for
+        self.belongings = []  # of a rank that is a thread; see SimulatedEngine
         self._seqs = {}
         self._calls = self._batches = self._batch = 0
 

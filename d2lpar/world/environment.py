@@ -15,12 +15,13 @@ from .torch_private import current_engine
 PORT = 29500  # torch's usual one; in the simulator nobody listens there
 
 
-def of_rank(rank, n, port=PORT, node=None):
+def of_rank(rank, n, port=PORT, node=None, per_node=None):
     """Return the variables that torchrun would set for this rank.
 
-    `node` is where the rank is, if there are several; None on one machine.
+    `node` is where the rank is, if there are several; None on one machine, or in the
+    simulator, where `per_node` ranks share a node.
     """
-    per_node = node.per_node if node else n
+    per_node = node.per_node if node else min(per_node or n, n)
     return {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank % per_node),
@@ -32,11 +33,11 @@ def of_rank(rank, n, port=PORT, node=None):
 
 
 @contextlib.contextmanager
-def own_environments(n):
+def own_environments(n, per_node=None):
     """Give each of n ranks that are threads an environment; the caller's is kept."""
     views = [v for v in (os.environ, getattr(os, "environb", None)) if v is not None]
     usual = os.environ._data
-    before, shown = dict(usual), _OfThisThread(usual, n)
+    before, shown = dict(usual), _OfThisThread(usual, n, per_node)
     for view in views:
         view._data = shown
     try:
@@ -62,8 +63,8 @@ def _undo(environments, before):
 class _OfThisThread(MutableMapping):
     """The variables of the rank that this thread is, else those of the process."""
 
-    def __init__(self, usual, n):
-        self.usual, self.n = usual, n
+    def __init__(self, usual, n, per_node):
+        self.usual, self.n, self.per_node = usual, n, per_node
         self.ranks = {}  # rank -> its variables, once it has looked at them
 
     def _mine(self):
@@ -72,7 +73,7 @@ class _OfThisThread(MutableMapping):
             return self.usual
         if engine.rank not in self.ranks:
             key, value = os.environ.encodekey, os.environ.encodevalue
-            told = of_rank(engine.rank, self.n).items()
+            told = of_rank(engine.rank, self.n, per_node=self.per_node).items()
             told = {key(name): value(text) for name, text in told}
             self.ranks[engine.rank] = {**self.usual, **told}
         return self.ranks[engine.rank]

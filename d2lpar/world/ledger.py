@@ -50,6 +50,25 @@ class Ledger:
             counts[rank] += pair[which]
         return counts
 
+    def by_call(self):
+        """{(kind, (file, line)): [calls, bytes]} of sends and collectives.
+
+        A collective of a group counts as one call, its bytes are those of all ranks.
+        """
+        found = defaultdict(lambda: [0, 0])
+        for rank, entries in enumerate(self.entries):
+            for entry in entries:
+                if entry[0] == "send":
+                    pair, first, size = found["send", entry[6]], True, size_of(entry[5])
+                elif entry[0] == "join":
+                    pair, first = found[entry[5].kind, entry[8]], rank == entry[3][0]
+                    size = sum(size for _, size, _ in entry[6])
+                else:
+                    continue
+                pair[0] += first
+                pair[1] += size
+        return dict(found)
+
     def traffic(self):
         """Bytes from each rank (row) to each rank (column), [n, n]."""
         traffic = np.zeros((self.n, self.n), dtype=np.int64)

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import inspect
+import os
 
 import numpy as np
 
@@ -19,6 +20,20 @@ def patched(*changes):
     finally:
         for holder, name, usual in reversed(before):
             setattr(holder, name, usual)
+
+
+@contextlib.contextmanager
+def patched_environment(**variables):
+    """Inside, the environment of this process has these variables."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name)
+            if value is not None:
+                os.environ[name] = value
 
 
 def in_both(one, other, **functions):

@@ -3,7 +3,7 @@
 import bisect
 from dataclasses import replace
 
-from d2lpar.plan_memory import stages
+from d2lpar.planning.memory import stages
 from zoo import right, wrong
 
 

@@ -8,6 +8,12 @@ SPARE = 512  # bytes that nobody counts
 TWO_NODES = ", on nodes of two T4"
 
 
+def on_ranks(values):
+    """(ranks, value): every value on up to five ranks, every other one on more."""
+    for n in SIZES:
+        yield from ((n, value) for value in (values if n < 6 else values[n % 2 :: 2]))
+
+
 def two_nodes(n):
     """Links of unequal speed: what is touched too early comes out wrong here."""
     return {"cluster": Cluster.of(f"{n // 2}x2xT4")}

@@ -1,7 +1,6 @@
 """05.1 Deal a batch like cards."""
 
 from functools import partial
-from itertools import product
 
 import torch
 
@@ -9,12 +8,12 @@ from .. import requirements as rows
 from .. import signs
 from ..judging import Case, Exercise, ranks
 from ..signs import both, breaks
-from .chapter_05 import SIZES, to_itself
+from .chapter_05 import on_ranks, to_itself
 
 
 def cases(rng):
     """Batches of B rows on the root only; B < n, B a multiple of n, and between."""
-    plans = [*product(SIZES, (0, 1, 5, 8, 11), [3]), (3, 7, 2)]
+    plans = [*((*each, 3) for each in on_ranks((0, 1, 5, 8, 11))), (3, 7, 2)]
     return sorted((draw(rng, *plan) for plan in plans), key=lambda case: case.n)
 
 

@@ -9,7 +9,15 @@ from .. import requirements as rows
 from .. import signs
 from ..judging import Case, Exercise, argument, ranks
 from ..signs import both, breaks
-from .chapter_05 import SIZES, SPARE, TWO_NODES, distances, to_itself, totals, two_nodes
+from .chapter_05 import (
+    SPARE,
+    TWO_NODES,
+    distances,
+    on_ranks,
+    to_itself,
+    totals,
+    two_nodes,
+)
 
 ALPHA, BETA = 1e-5, 1e-8  # 10 us, 100 MB/s
 KINDS = {1: "int64", 3: "float64", 9: "float64", 250: "float32", 1003: "float64"}
@@ -17,12 +25,11 @@ KINDS = {1: "int64", 3: "float64", 9: "float64", 250: "float32", 1003: "float64"
 
 def cases(rng):
     """Tensors of several types, from empty to 8 KB, other numbers on each rank."""
-    for n in SIZES:
-        for S, kind in KINDS.items():
-            yield draw(rng, n, S, kind, int(rng.integers(n)))
-        if n == 2:
+    for n, S in on_ranks([*KINDS]):
+        yield draw(rng, n, S, KINDS[S], int(rng.integers(n)))
+        if (n, S) == (2, 1003):
             yield draw(rng, n, 0, "float64", 0)
-        if n == 4:
+        if (n, S) == (4, 1003):
             root = int(rng.integers(1, n))
             yield draw(rng, n, 1003, "float64", root, unequal=True)
             yield draw(rng, n, 30_011, "float64", root)

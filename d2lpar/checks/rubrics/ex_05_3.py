@@ -1,7 +1,6 @@
 """05.3 Running sum."""
 
 from functools import partial
-from itertools import product
 
 import torch
 
@@ -9,12 +8,20 @@ from .. import requirements as rows
 from .. import signs
 from ..judging import Case, Exercise, argument, ranks
 from ..signs import both, breaks
-from .chapter_05 import SIZES, SPARE, TWO_NODES, distances, to_itself, totals, two_nodes
+from .chapter_05 import (
+    SPARE,
+    TWO_NODES,
+    distances,
+    on_ranks,
+    to_itself,
+    totals,
+    two_nodes,
+)
 
 
 def cases(rng):
     """A tensor per rank, empty ones, and a cluster with links of unequal speed."""
-    plain = [(n, S, False) for n, S in product(SIZES, (1, 7, 1000))]
+    plain = [(n, S, False) for n, S in on_ranks((1, 7, 1000))]
     more = [(2, 0, False), (8, 0, False), (4, 1000, True), (4, 30_011, False)]
     for n, S, unequal in sorted(plain + more, key=lambda which: which[0]):
         terms = torch.from_numpy(rng.uniform(1, 9, size=(n, S)))

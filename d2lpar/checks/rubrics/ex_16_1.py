@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from ...plan_model import Model
+from ...planning.model import Model
 from .. import signs
 from ..judging import Case, Exercise, close
 from ..signs import wrong

@@ -3,8 +3,8 @@
 from dataclasses import replace
 from functools import partial
 
-from ...plan_memory import stages
-from ...plan_model import Model, Plan
+from ...planning.memory import stages
+from ...planning.model import Model, Plan
 from .. import signs
 from ..judging import Case, Exercise, whole_or_none
 

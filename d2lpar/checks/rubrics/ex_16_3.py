@@ -3,7 +3,7 @@
 from dataclasses import replace
 from functools import partial
 
-from ...plan_model import Model, Plan
+from ...planning.model import Model, Plan
 from .. import signs
 from ..judging import Case, Exercise
 

@@ -3,7 +3,8 @@
 Each run starts real processes, except those of the simulator.
 
     races         the course against PyTorch, side by side: all-reduces, and steps of
-                  training with DDP, sharding, split layers, a pipeline and a mesh
+                  training with DDP, sharding, split layers, a pipeline and a mesh; and
+                  attention over a split sequence
     prediction    a ring, predicted from steps measured alone, and measured
     startup       four ranks by `d2lpar.run` and by `torch.multiprocessing.spawn`
     simulator     messages per second of real time
@@ -25,6 +26,7 @@ from . import (
     overlap,
     pipeline,
     race,
+    sequence,
     several_nodes,
     sharding,
     tensor_parallel,
@@ -53,6 +55,7 @@ def plan(sizes=None, ranks=None, quick=False):
     for each in TRAINING:
         found += each.plan(trained, quick)
     found += mesh.RACE.plan([4], quick)  # 2 x 2
+    found += sequence.RACE.plan(trained, quick)
     found.append(("a mesh, bytes and memory", mesh.counts))
     for n in trained:
         remember = partial(sharding.memory, n, quick)

@@ -39,9 +39,10 @@ class RecordedEngine(Engine):
         self._real, self._counts, self._any_source = {}, {}, set()
         self._coalescing, self._batched, self._marks = None, [], []
         self._one_machine = board is not None
-        # A receiver tells the sender that it is ready.  Behind a long message to the
-        # same rank this would wait, and an exchange would take twice as long.
-        self.receives_first = self.backend == "gloo"
+        # A receiver tells the sender that it is ready.  On a slow link, behind a long
+        # message to the same rank, this would wait, and an exchange take twice as long.
+        slow = start.node is not None or not self._one_machine
+        self.receives_first = self.backend == "gloo" and slow
         self._host, self._to_host = None, False  # Gloo's device in a run on NCCL
         self._hosted = set()  # groups whose messages go through the host
 

@@ -85,10 +85,10 @@ class Matching:
         send, receive, data = message.send, message.receive, message.data
         copy_raw(send.inputs[0] if data is None else data, receive.outputs[0])
         a, b, engines = send.rank, receive.rank, self.sim.engines
-        what, id = (message.start, message.arrived, message.nbytes, 0), message.id
-        for call, engine, peer in ((send, engines[a], b), (receive, engines[b], a)):
-            about = {"where": call.where, "label": call.label, "part": message.part}
-            engine.record(call.kind, call.kind, *what, peer, id, **about)
+        what, part = (message.start, message.arrived, message.nbytes, 0), message.part
+        for call, peer in ((send, b), (receive, a)):
+            about = peer, message.id, call.where, call.label, part
+            engines[call.rank].record(call.kind, call.kind, *what, *about)
         self.sim.complete(receive, finish)
         if data is None:
             self.sim.complete(send, finish)

@@ -1,5 +1,6 @@
 """A rank of the simulated cluster: its clock, its record and its calls in progress."""
 
+import sys
 import threading
 import time
 
@@ -13,6 +14,7 @@ from ..outcome import RankReport
 from ..threads import Interruptible, user_line
 
 POLL = 1e-6  # virtual seconds that a look at `is_completed` costs
+GLANCE = 1e-7  # virtual seconds that a look at a script's clock costs
 ITEM = "_local_scalar_dense"  # what `x.item()` and `float(x)` execute: they wait
 
 
@@ -59,12 +61,27 @@ class SimulatedEngine(Engine):
         self.report = RankReport(rank, Status(rank))
         free = sim.cluster.free_compute
         self.meter = Meter(None if free else self.charge)
+        self.belongings = [self.meter]  # what is in place while this rank runs
         self.thread, self.life = None, Interruptible()
         self.function = ("", 0)  # where the function begins that this rank executes
         self.naps = 0  # how often it has slept
         self._polled, self._looked = None, 0.0  # at which call, when
         self._last_batch = 0
         self._groups = {}  # name of a group -> its number in this run
+
+    # taking turns
+
+    def put_down(self):
+        """Another rank runs from now on: this one's belongings make room."""
+        self.stdout = sys.stdout
+        for each in self.belongings:
+            each.pause()
+
+    def take_up(self):
+        """This rank goes on, with what it had."""
+        for each in self.belongings:
+            each.resume()
+        sys.stdout = self.stdout
 
     # what a rank asks for
 
@@ -129,12 +146,14 @@ class SimulatedEngine(Engine):
         is added where the rank calls the next time; gives whether it is any.
         """
         before, self._paid = self._paid, self.clock
+        if before == self.clock or not self.cluster.contention:
+            return False  # nothing was computed, or nobody is the slower for it
         moving = [
             (max(c.start, before), c.finish)
             for c in self.open.values()
             if c.start is not None and c.finish > before
         ]
-        if not self.cluster.contention or not moving:
+        if not moving:
             return False
         both = 0.0
         for _, stream, name, begin, end, *_ in reversed(self.events):
@@ -159,6 +178,17 @@ class SimulatedEngine(Engine):
     def now(self):
         self.host = self.clock  # who asks has waited for the device
         return self.clock
+
+    def host_time(self):
+        """Seconds on the clock of the thread that asks, ahead of its device's.
+
+        To look takes a moment.  Where computing is free, there is only one clock.
+        """
+        if self.cluster.free_compute:
+            self.host = self.clock
+        self.host += GLANCE
+        self.clock = max(self.clock, self.host)
+        return self.host
 
     def charge(self, name, flops, nbytes, dtype):
         """The device does an operation, as soon as it is free and has been asked.

@@ -122,14 +122,13 @@ class Simulator:
         if following is None:
             self.fail(explain.deadlock(self.statuses()))
             raise Stopped
-        engine.stdout, loss = sys.stdout, torch_private.loss_parallel()
-        engine.meter.pause()
+        loss = torch_private.loss_parallel()
+        engine.put_down()
         following.baton.release()
         engine.baton.acquire()
         if self.stopping:
             raise Stopped
-        engine.meter.resume()
-        sys.stdout = engine.stdout
+        engine.take_up()
         torch_private.set_loss_parallel(loss)
         self.randomness.enter(engine.rank)
 
@@ -187,7 +186,7 @@ class Simulator:
             patches_undone(warn),
             self.randomness.kept(),
             settings_kept(warn),
-            own_environments(self.n),
+            own_environments(self.n, self.cluster.per_node),
             self.output,
             self.offspring,
         ):
@@ -308,6 +307,7 @@ class Simulator:
             if engine.rank not in self.left_behind:
                 engine.open.clear()
                 engine.sim = engine.blocked = engine.thread = engine.meter = None
+                engine.belongings = engine.gpus = None
         self.engines = self.matching = self.output = None
         self._events.clear()
 
@@ -317,6 +317,7 @@ def run_rank(sim, engine, payload):
     engine.baton.acquire()
     try:
         sim.check()
+        sys.stdout = sim.output
         sim.randomness.enter(engine.rank)
         torch_private.set_loss_parallel(False)
         with (

@@ -9,6 +9,7 @@ from .group import LAST_TAG, CallWork, Group, join_world, register
 from .here import current_engine, rank_process
 from .isolation import isolated_ranks, loss_parallel, rank_thread, set_loss_parallel
 from .patches import watch_calls
+from .rings import torch_ring_attention
 from .tensors import (
     FakeTensor,
     TorchDispatchMode,

@@ -22,6 +22,17 @@ def join_world(name, rank, world_size, store=None):
     hook = sys.excepthook
     _join(name, rank=rank, world_size=world_size, store=store)
     sys.excepthook = hook
+    engine = current_engine()
+    if engine is not None:
+        engine.joined = name, rank, world_size, store
+
+
+def join_again(engine):
+    """This rank, which has left the default process group, is in a new one."""
+    name, rank, world_size, store = engine.joined
+    engine.times_joined += 1
+    again = dist.PrefixStore(f"again {engine.times_joined}", store)
+    _join(name, rank=rank, world_size=world_size, store=again)
 
 
 def register(name, engine_of_thread=current_engine):

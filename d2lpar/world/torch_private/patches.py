@@ -12,7 +12,7 @@ import torch.distributed.nn.functional  # it keeps the group of the moment of it
 
 from .. import ship
 from ..patching import in_both, patched
-from .group import Group
+from .group import Group, join_again
 from .here import current_engine, here
 
 
@@ -29,13 +29,24 @@ def watch_calls():
     )
     with patched(
         *by_both,
-        (c10d, "_pickler", lambda _: ship.Pickler),
-        (c10d, "_unpickler", lambda _: ship.Unpacker),
+        (c10d, "_pickler", lambda usual: _for_cells(usual, ship.Pickler)),
+        (c10d, "_unpickler", lambda usual: _for_cells(usual, ship.Unpacker)),
         (torch.UntypedStorage, "resize_", _watched_resize),
         (torch.optim.Adam, "_init_group", _counting_on_host),
         (torch._C, "_get_accelerator", _of_this_rank),
     ):
         yield
+
+
+def _for_cells(usual, by_value):
+    """`by_value` where a cell's classes travel; a script's are on every rank."""
+
+    def pickler(*args, **kwargs):
+        engine = current_engine()
+        plain = engine is not None and engine.gpus is not None
+        return (usual if plain else by_value)(*args, **kwargs)
+
+    return pickler
 
 
 def _batched(original):
@@ -44,20 +55,19 @@ def _batched(original):
         engine = current_engine()
         if engine is None:
             return original(p2p_op_list)
-        order = list(range(len(p2p_op_list)))
-        if engine.receives_first:
-            order.sort(key=lambda i: p2p_op_list[i].op is dist.isend)
+        if not engine.receives_first:
+            with engine.batch():
+                return original(p2p_op_list)
+        order = sorted(
+            range(len(p2p_op_list)), key=lambda i: p2p_op_list[i].op is dist.isend
+        )
         with engine.batch():
             works = original([p2p_op_list[i] for i in order])
         if len(works) < len(order):  # one for all of them
             return works
-        return [work for _, work in sorted(zip(order, works, strict=True), key=_first)]
+        return [works[order.index(i)] for i in range(len(order))]
 
     return batch_isend_irecv
-
-
-def _first(pair):
-    return pair[0]
 
 
 def _of_this_world(original):
@@ -87,6 +97,7 @@ def _already_joined(*args, **kwargs):
     if engine is None:
         return _join(*args, **kwargs)
     asked = _SIGNATURE.bind(*args, **kwargs).arguments
+    engine.asked = asked.get("backend")
     for name, mine in (("rank", engine.rank), ("world_size", engine.world_size)):
         if asked.get(name, -1) not in (-1, mine):
             raise ValueError(
@@ -94,6 +105,8 @@ def _already_joined(*args, **kwargs):
                 f"is {mine}: leave {name} out, or change run's world_size"
             )
     if c10d.GroupMember.WORLD is None:
+        if engine.gpus is not None:
+            return join_again(engine)
         raise RuntimeError(
             "init_process_group after destroy_process_group: run connects its ranks "
             "once; call run again instead"

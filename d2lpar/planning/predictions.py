@@ -10,10 +10,10 @@ pipeline fills and empties; the rest of a step follows when the last gradient is
 import math
 from dataclasses import dataclass
 
-from .plan_links import allreduce, gather, links, message
-from .plan_memory import blocks_of_ranks, numbers, stages, tokens
-from .plan_model import Plan
-from .plan_time import NEWER, Shares, Speed, again, block, first, last
+from .links import allreduce, gather, links, message
+from .memory import blocks_of_ranks, numbers, stages, tokens
+from .model import Plan
+from .times import NEWER, Shares, Speed, again, block, first, last
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def predict(model, cluster, plan, batch, shares=None):
 
 def usual_shares():
     """Return the Shares of the published rows that are marked for calibration."""
-    from .plan_rows import calibration
+    from .rows import calibration
 
     rows = calibration()
     if rows not in _calibrated:

@@ -11,8 +11,8 @@ import functools
 from dataclasses import dataclass
 from importlib import resources
 
-from .plan_model import Model, Plan
-from .world.cluster import Cluster
+from ..world.cluster import Cluster
+from .model import Model, Plan
 
 
 @dataclass(frozen=True)

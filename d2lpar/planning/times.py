@@ -18,8 +18,8 @@ import math
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from .plan_links import allreduce, gather, links
-from .plan_memory import tokens
+from .links import allreduce, gather, links
+from .memory import tokens
 
 # Streaming multiprocessors of a GPU (NVIDIA, whitepapers of the architectures).  A
 # product is cut into tiles, a multiprocessor works on one at a time, and a last round

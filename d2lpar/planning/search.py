@@ -1,31 +1,15 @@
-"""Plan a training run: predict it, search all plans, explain the best one, price it.
-
-    model, cluster, plan, batch  ->  predict  ->  seconds, bytes, and their parts
-    rows of published runs       ->  calibrate  ->  shares: one number for each GPU
-    model, cluster, batch        ->  plans  ->  every plan that fits, best first
-    two predictions              ->  explain  ->  why one is slower, in a sentence
-
-The parts are in `plan_model` (counts), `plan_memory`, `plan_links`, `plan_time` and
-`plan_predict`; published runs are in `plan_rows`.
-"""
+"""All plans of a model on a cluster: searched, explained, priced."""
 
 import itertools
 from dataclasses import replace
 
-from .plan_memory import stages
-from .plan_model import Model, Plan, bus_bandwidth, mfu
-from .plan_predict import (
-    Prediction,
-    calibrate,
-    predict,
+from .memory import stages
+from .model import Plan
+from .predictions import (
     predicted,
     uses_flash,
     usual_shares,
 )
-from .plan_time import Shares
-
-__all__ = ["Model", "Plan", "Prediction", "Shares", "bus_bandwidth", "calibrate"]
-__all__ += ["cost", "explain", "mfu", "plans", "predict", "usual_shares"]
 
 
 def plans(
@@ -71,15 +55,14 @@ def fits(model, cluster, plan, batch):
     return max(map(sum, held)) <= cluster.gpu.memory
 
 
-DEGREES = ("data", "tensor", "pipeline", "context", "micro_batch")
-DEGREES += ("interleave", "zero", "recompute")
+DEGREES = "data", "tensor", "pipeline", "context", "micro_batch", "interleave"
 
 
 def explain(better, worse):
     """Return a sentence: in which parts the times of two plans differ."""
     pairs = [
         (name, getattr(better.plan, name), getattr(worse.plan, name))
-        for name in DEGREES
+        for name in (*DEGREES, "zero", "recompute")
     ]
     changes = [f"{name} {b} instead of {a}" for name, a, b in pairs if a != b]
     longer, least = worse.seconds - better.seconds, 0.02 * better.seconds

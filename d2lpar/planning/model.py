@@ -113,7 +113,7 @@ class Model:
         adds what runs again: "full" all blocks, "selective" the scores.
         Narayanan et al. 2021, appendix; Korthikanti et al. 2022, appendix A.
         """
-        _one_of("recompute", recompute, RECOMPUTE)
+        one_of("recompute", recompute, RECOMPUTE)
         scores = self.layers * self.scores(causal)
         dense = self.layers * 2 * self.sequence * self.weights
         again = {"none": 0, "selective": scores, "full": scores + dense}[recompute]
@@ -159,8 +159,8 @@ class Plan:
     def __post_init__(self):
         for field in fields(self)[:6]:
             _count(field.name, getattr(self, field.name))
-        _one_of("zero", self.zero, (0, 1, 2, 3))
-        _one_of("recompute", self.recompute, RECOMPUTE)
+        one_of("zero", self.zero, (0, 1, 2, 3))
+        one_of("recompute", self.recompute, RECOMPUTE)
 
     @property
     def ranks(self):
@@ -237,7 +237,7 @@ def bus_bandwidth(collective, nbytes, seconds, n):
     nccl-tests, doc/PERFORMANCE.md.
     """
     kind = collective.replace("-", "_").replace("allreduce", "all_reduce")
-    _one_of("collective", kind, tuple(BUS))
+    one_of("collective", kind, tuple(BUS))
     return nbytes / seconds * BUS[kind](n)
 
 
@@ -247,7 +247,8 @@ def _count(name, value):
         raise ValueError(f"{text}, not {value!r}.")
 
 
-def _one_of(name, value, known):
+def one_of(name, value, known):
+    """Raise ValueError unless the value is a known one."""
     if value not in known:
         text = ", ".join(repr(one) for one in known)
         raise ValueError(f"{name} must be one of {text}, not {value!r}.")

@@ -1,0 +1,182 @@
+"""What a script asks for and a rank does in another way, or not at all.
+
+Each says so in a sentence among the warnings of the run, where the script would notice.
+"""
+
+import atexit
+import functools
+import inspect
+import signal
+import threading
+
+import torch
+import torch.distributed.rpc
+from torch.distributed.device_mesh import DeviceMesh
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
+
+from . import played_gpus
+from .played_gpus import mine
+
+COMPILE = "torch.compile is left out: ranks execute one operation after the other."
+WORKERS = (
+    "A DataLoader with num_workers > 0 loads in its rank, without processes of its own."
+)
+SIGNALS = "signal.signal has no effect: ranks that are threads receive no signals."
+RPC = (
+    "torch.distributed.rpc opens connections of its own, and ranks have none of them: "
+    "run this script with torchrun."
+)
+SPAWN = "mp.spawn starts nothing: every rank is there and calls its own part."
+
+
+def _in_ranks(change):
+    """`change(gpus, usual, ...)` in ranks of a script, elsewhere the usual function."""
+
+    def make(usual):
+        @functools.wraps(usual)
+        def either(*args, **kwargs):
+            gpus = mine()
+            if gpus is None:
+                return usual(*args, **kwargs)
+            return change(gpus, usual, *args, **kwargs)
+
+        return either
+
+    return make
+
+
+def _argument(name):
+    """A change of one argument, a device, that becomes the host."""
+
+    def change(gpus, usual, *args, **kwargs):
+        bound = inspect.signature(usual).bind(*args, **kwargs)
+        if name in bound.arguments:
+            kind = bound.arguments[name]
+            mapped = gpus.host(kind)
+            bound.arguments[name] = str(mapped) if isinstance(kind, str) else mapped
+        return usual(*bound.args, **bound.kwargs)
+
+    return change
+
+
+def _autocast(gpus, usual, self, device_type="cuda", dtype=None, *args, **kwargs):
+    if device_type == "cuda" and dtype is None:
+        dtype = torch.float16  # that of a GPU
+    usual(self, str(gpus.host(device_type)), dtype, *args, **kwargs)
+
+
+def _module_to(gpus, usual, self, *args, **kwargs):
+    if args:
+        args = (gpus.host(args[0]), *args[1:])
+    if "device" in kwargs:
+        kwargs["device"] = gpus.host(kwargs["device"])
+    return usual(self, *args, **kwargs)
+
+
+def _mesh(gpus, usual, self, device_type, *args, **kwargs):
+    if device_type == "cuda" and not gpus.used:  # torch takes the rank's own, too
+        gpus.choose(gpus.engine.rank % gpus.count)
+    usual(self, "cpu" if device_type == "cuda" else device_type, *args, **kwargs)
+
+
+def _ddp(gpus, usual, self, module, device_ids=None, output_device=None, *more, **kw):
+    for device in device_ids or ():
+        gpus.named(device)
+    usual(self, module, None, None, *more, **kw)
+
+
+_OF_PROCESSES = "num_workers", "prefetch_factor", "persistent_workers", "timeout"
+_OF_PROCESSES += "multiprocessing_context", "pin_memory", "pin_memory_device"
+
+
+def _loader(gpus, usual, self, *args, **kwargs):
+    bound = inspect.signature(usual).bind(self, *args, **kwargs)
+    if bound.arguments.get("num_workers"):
+        gpus.engine.warn(WORKERS)
+    for name in _OF_PROCESSES:
+        bound.arguments.pop(name, None)
+    usual(*bound.args, **bound.kwargs)
+
+
+def _compile(gpus, usual, model=None, **options):
+    gpus.engine.warn(COMPILE)
+    return model if model is not None else lambda function: function
+
+
+def _compile_module(gpus, usual, self, *args, **kwargs):
+    gpus.engine.warn(COMPILE)
+
+
+def _signal(gpus, usual, number, handler):
+    if threading.current_thread() is threading.main_thread():
+        return usual(number, handler)
+    gpus.engine.warn(SIGNALS)
+    return signal.getsignal(number)
+
+
+def _spawn(gpus, usual, fn, args=(), nprocs=1, *more, **kwargs):
+    engine = gpus.engine
+    if nprocs != engine.world_size:
+        raise RuntimeError(
+            f"mp.spawn(nprocs={nprocs}) inside simulate, which runs "
+            f"{engine.world_size} ranks: give simulate -n {nprocs}"
+        )
+    engine.warn(SPAWN)
+    fn(engine.rank, *args)
+
+
+class _Generators(type):
+    """The class that a script finds as `torch.Generator`: those of GPUs are the host's.
+
+    It is a class still, so that torch can ask what a generator is.
+    """
+
+    def __call__(cls, device="cpu"):
+        gpus = mine()
+        return _Generator(device if gpus is None else gpus.host(device))
+
+    def __instancecheck__(cls, value):
+        return isinstance(value, _Generator)
+
+
+_Generator = torch.Generator
+
+
+class PlayedGenerator(metaclass=_Generators):
+    """`torch.Generator("cuda")` draws on the host."""
+
+
+def _rpc(gpus, usual, *args, **kwargs):
+    raise RuntimeError(RPC)
+
+
+def _at_exit(gpus, function, *args, **kwargs):
+    gpus.at_exit.append(functools.partial(function, *args, **kwargs))
+    return function
+
+
+def changes():
+    """What `patched` replaces: (holder, name, new)."""
+    module = torch.nn.Module
+    table = [
+        (torch, "compile", _compile),
+        (module, "compile", _compile_module),
+        (module, "to", _module_to),
+        (torch, "load", _argument("map_location")),
+        (torch, "set_default_device", _argument("device")),
+        (torch.amp.autocast_mode.autocast, "__init__", _autocast),
+        (torch.amp.GradScaler, "__init__", _argument("device")),
+        (DeviceMesh, "__init__", _mesh),
+        (DistributedDataParallel, "__init__", _ddp),
+        (DataLoader, "__init__", _loader),
+        (signal, "signal", _signal),
+        (torch.distributed.rpc, "init_rpc", _rpc),
+        (torch.multiprocessing, "spawn", _spawn),
+    ]
+    yield from played_gpus.changes()
+    yield torch, "Generator", lambda _: PlayedGenerator
+    yield atexit, "register", played_gpus.instead(_at_exit, to_the_script=True)
+    for holder, name, change in table:
+        if hasattr(holder, name):  # there are builds of torch without RPC
+            yield holder, name, _in_ranks(change)

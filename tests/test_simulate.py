@@ -1,0 +1,460 @@
+"""`d2lpar simulate`: scripts written for torchrun, as they are, on simulated ranks."""
+
+import functools
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from conftest import ROOT, WATCHDOG
+from d2lpar.tools import cli, simulate
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """An empty folder, in which the test is."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write(folder, name="train.py", **parts):
+    for part, text in parts.items():
+        (folder / f"{part}.py").write_text(textwrap.dedent(text))
+    return folder / name
+
+
+def call(folder, *words, **parts):
+    """The command with `train` as its script, which ranks print to the result."""
+    write(folder, **parts)
+    cut = words.index("--") if "--" in words else len(words)
+    given = [*words[:cut], "train.py", *words[cut + 1 :]]
+    return CliRunner().invoke(cli.app, ["simulate", *given])
+
+
+START = """
+import argparse, os, sys, time
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+rank, n = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+dist.init_process_group("nccl", device_id=torch.device(int(os.environ["LOCAL_RANK"])))
+"""
+
+
+def script(body, **more):
+    return {"train": START + textwrap.dedent(body), **more}
+
+
+# A script is executed as torchrun would
+
+
+def test_every_rank_has_its_arguments_modules_and_globals(folder):
+    parts = script(
+        """
+        import shared
+        from package import inside
+        words = argparse.ArgumentParser()
+        words.add_argument("--width", type=int)
+        width = words.parse_args().width
+        seen = rank
+        shared.SEEN.append(rank)
+        inside.SEEN.append(rank)
+        sys.argv.append(str(rank))
+        dist.barrier()
+        mine = sys.modules["__main__"].seen, shared.SEEN, inside.SEEN, sys.argv[-1]
+        print(width, __name__, mine, os.path.basename(__file__), os.getcwd())
+        """,
+        # the ranks take turns in the middle of this import
+        shared="import torch.distributed as dist\nSEEN = []\ndist.barrier()\n",
+    )
+    (folder / "package").mkdir()
+    (folder / "package" / "inside.py").write_text("SEEN = []\n")
+    result = call(folder, "-n", "3", "--", "--width", "7", **parts)
+    assert result.exit_code == 0, result.output
+    for r in range(3):
+        line = f"7 __main__ ({r}, [{r}], [{r}], '{r}') train.py {folder}"
+        assert f"[rank {r}] {line}\n" in result.stdout
+    assert not {"shared", "package", "package.inside"} & sys.modules.keys()
+    assert sys.modules["__main__"].__name__ == "__main__"
+    assert str(folder) not in sys.path
+
+
+def test_objects_threads_and_what_comes_at_the_end(folder):
+    body = """
+        import atexit, dataclasses, threading
+
+        @dataclasses.dataclass
+        class Part:
+            rank: int
+
+        parts = [None] * n
+        dist.all_gather_object(parts, Part(rank))
+        assert parts == [Part(r) for r in range(n)]  # of this rank's own class
+        atexit.register(print, "destroyed")
+        atexit.register(dist.destroy_process_group)
+        thread = threading.Thread(target=print, args=("beside",))
+        thread.start()
+        thread.join()
+        """
+    result = call(folder, "-n", "2", **script(body))
+    assert result.exit_code == 0, result.output
+    assert result.stdout.count("beside\n") == 2
+    assert "[rank 1] destroyed\n" in result.stdout
+
+
+def test_random_numbers_differ_until_the_script_seeds_them(folder):
+    body = """
+        first = torch.rand(1).item()
+        torch.manual_seed(5)
+        print(first, torch.rand(1).item())
+        """
+    result = call(folder, "-n", "2", **script(body))
+    (a, same), (b, too) = re.findall(r"rank \d\] (\S+) (\S+)", result.stdout)
+    assert (a != b, same == too) == (True, True)
+
+
+def test_nodes_of_a_cluster_have_local_ranks_of_their_own(folder):
+    body = """
+        print(os.environ["LOCAL_RANK"], os.environ["LOCAL_WORLD_SIZE"],
+              torch.cuda.device_count(), torch.cuda.get_device_name())
+        """
+    result = call(
+        folder, "--cluster", "2x2xV100", "--timeline", "t.json", **script(body)
+    )
+    for r in range(4):
+        assert f"[rank {r}] {r % 2} 2 2 NVIDIA V100" in result.stdout
+    assert json.loads((folder / "t.json").read_text())["traceEvents"]
+
+
+def test_output_of_the_first_rank_or_of_none(folder):
+    parts = script(
+        "print('here', flush=True)\nprint('bar', 1, end='\\r')\nprint('end')"
+    )
+    first = call(folder, "-n", "2", "--output", "first", **parts).stdout
+    assert first.startswith("[rank 0] here\n[rank 0] end\n\nRun: 2 ranks")
+    assert "here" not in call(folder, "-n", "2", "--output", "none", **parts).stdout
+
+
+def test_logging_says_which_rank_speaks(folder):
+    body = """
+        import logging
+        logging.basicConfig(level=logging.INFO, stream=sys.stderr, force=True)
+        dist.barrier()
+        logging.getLogger("mine").info("step")
+        """
+    result = call(folder, "-n", "2", **script(body))
+    assert "[rank 1] INFO:mine:step" in result.stderr
+
+
+@pytest.mark.parametrize("world", [(), ("--gloo",)])
+def test_a_script_may_leave_its_group_and_join_again(folder, world):
+    body = """
+        for part in range(3):
+            if part:
+                dist.init_process_group("gloo")
+            pair = dist.new_group([0, 1])
+            x = torch.ones(1) * part
+            dist.all_reduce(x)
+            if rank < 2:
+                dist.all_reduce(x, group=pair)
+            print(part, x.item(), dist.get_backend())
+            dist.destroy_process_group()
+        """
+    result = call(folder, "-n", "3", *world, **script(body))
+    assert result.exit_code == 0, result.output
+    for line in ("[rank 1] 2 12.0 gloo", "[rank 2] 2 6.0 gloo", "[rank 2] 0 0.0 nccl"):
+        assert f"{line}\n" in result.stdout
+
+
+# GPUs are played
+
+
+def test_a_gpu_is_on_the_host_and_its_clock_is_the_clusters(folder):
+    body = """
+        x = torch.ones(512, 512, device="cuda").cuda(non_blocking=True)
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        begin.record()
+        for _ in range(100):
+            x = (x @ x).to(torch.cuda.current_device()) / 512
+        launched = time.perf_counter() - start
+        end.record()
+        torch.cuda.synchronize()
+        took = time.perf_counter() - start
+        assert launched < took and abs(begin.elapsed_time(end) / 1e3 - took) < 1e-5
+        device = torch.device(0)
+        assert isinstance(device, torch.device) and device == torch.device("cuda:0")
+        copy = x.cpu()
+        copy.zero_()
+        assert x.sum().item() == 512 * 512 and torch.cuda.is_bf16_supported()
+        assert torch.cuda.max_memory_allocated() >= 2 * x.nbytes
+        del copy
+        torch.cuda.reset_peak_memory_stats()
+        assert torch.cuda.max_memory_allocated() == x.nbytes
+        time.sleep(3600)
+        with torch.autocast("cuda"):
+            net = torch.compile(nn.Linear(2, 2)).cuda()
+            print(x.dtype, (x @ x).dtype, net.weight.device)
+        """
+    holders = torch, torch.cuda, torch.accelerator, torch.distributed, signal
+    before = [dict(vars(holder)) for holder in holders]
+    result = call(folder, "-n", "1", "--cluster", "1xA100", **script(body))
+    assert result.exit_code == 0, result.output
+    for holder, names in zip(holders, before, strict=True):
+        assert all(vars(holder)[name] is value for name, value in names.items())
+    assert "[rank 0] torch.float32 torch.float16 cpu" in result.stdout
+    assert "peak memory: 3.1" in result.stdout
+    assert "3600 s virtual" in result.stdout
+    assert "Note: torch.compile is left out" in result.stdout
+
+
+def test_a_gpu_that_the_node_lacks_and_one_that_all_take(folder):
+    body = "torch.zeros(2, device=f'cuda:{rank}')"
+    result = call(folder, "--cluster", "2x2xA100", **script(body))
+    assert "there is no GPU cuda:2 here: a node has 2" in result.stderr
+    plain = "import torch\nx = torch.ones(2).cuda()\n"
+    result = call(folder, "-n", "3", train=plain)
+    assert "Note: 3 ranks of one node use cuda:0, and its other GPUs are idle" in (
+        result.stdout
+    )
+
+
+def test_spawn_workers_and_signals_are_mapped(folder):
+    body = """
+        import signal
+        import torch.multiprocessing as mp
+        from torch.utils.data import DataLoader, TensorDataset
+
+        def work(rank, word):
+            data = TensorDataset(torch.arange(4.0))
+            loader = DataLoader(data, 2, num_workers=2, persistent_workers=True)
+            print(word, rank, sum(x.sum().item() for (x,) in loader))
+
+        if __name__ == "__main__":
+            signal.signal(signal.SIGTERM, lambda *_: None)
+            mp.spawn(work, args=("part",), nprocs=torch.cuda.device_count())
+            sys.exit(0)
+        """
+    result = call(folder, "-n", "2", **script(body))
+    assert result.exit_code == 0, result.output
+    assert "[rank 1] part 1 6.0\n" in result.stdout
+    for sentence in ("A DataLoader with", "signal.signal has no", "mp.spawn starts"):
+        assert f"Note: {sentence}" in result.stdout
+    parts = {"train": parts_of(body).replace("torch.cuda.device_count()", "3")}
+    assert "give simulate -n 3" in call(folder, "-n", "2", **parts).stderr
+
+
+def parts_of(body):
+    return script(body)["train"]
+
+
+# Torch's own parallel training
+
+
+def test_ddp_trains_as_one_device_does_and_tells_bytes_and_memory(folder):
+    parts = script(
+        """
+        from model import Net, data
+        net = DDP(Net().to(rank), device_ids=[rank])
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cuda", enabled=False)
+        x, y = (t[rank::n].to(f"cuda:{rank}") for t in data())
+        for _ in range(3):
+            optimizer.zero_grad()
+            scaler.scale(nn.functional.mse_loss(net(x), y)).backward()
+            scaler.step(optimizer)
+        torch.save(net.module.state_dict(), f"out{rank}.pt")
+        dist.barrier()
+        state = torch.load("out0.pt", map_location={"cuda:0": f"cuda:{rank}"})
+        assert torch.equal(state["0.weight"], net.module[0].weight)
+        dist.destroy_process_group()
+        """,
+        model="""
+        import torch
+
+        class Net(torch.nn.Sequential):
+            def __init__(self):
+                torch.manual_seed(0)
+                super().__init__(torch.nn.Linear(8, 16), torch.nn.Linear(16, 1))
+
+        def data():
+            generator = torch.Generator().manual_seed(1)
+            x = torch.randn(8, 8, generator=generator)
+            return x, x.sum(1, keepdim=True)
+        """,
+    )
+    result = call(folder, "--cluster", "4xA100", "--timeline", "t.html", **parts)
+    assert result.exit_code == 0, result.output
+    namespace = {}
+    exec(textwrap.dedent(parts["model"]), namespace)
+    net, (x, y) = namespace["Net"](), namespace["data"]()
+    for _ in range(3):
+        loss = torch.nn.functional.mse_loss(net(x), y)
+        for p, g in zip(
+            net.parameters(), torch.autograd.grad(loss, net.parameters()), strict=True
+        ):
+            p.data -= 0.1 * g
+    trained = torch.load(folder / "out3.pt")
+    torch.testing.assert_close(trained, net.state_dict())
+    each = 2 * 3 * sum(p.nbytes for p in net.parameters())  # a ring on four ranks
+    where = (
+        parts["train"]
+        .splitlines()
+        .index("    scaler.scale(nn.functional.mse_loss(net(x), y)).backward()")
+    )
+    assert f"all_reduce  train.py:{where + 1}" in result.stdout
+    assert f"{3 * each:,} B" in result.stdout
+    assert "peak memory: " in result.stdout
+    page = (folder / "t.html").read_text()
+    assert page.startswith("<!DOCTYPE html>") and "mountAll" in page
+
+
+def test_fsdp_on_a_mesh_and_a_pipeline(folder):
+    body = """
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+        from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+
+        mesh = init_device_mesh("cuda", (2, 2), mesh_dim_names=("data", "stage"))
+        torch.manual_seed(0)
+        whole = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)).cuda()
+        x = torch.randn(8, 4, device="cuda")
+        stage = mesh["stage"].get_local_rank()
+        part = fully_shard(nn.Sequential(whole[stage]), mesh=mesh["data"])
+        here = PipelineStage(part, stage, 2, torch.device("cuda", rank),
+                             group=mesh["stage"].get_group())
+        schedule = ScheduleGPipe(here, 4)
+        out = schedule.step(x) if stage == 0 else schedule.step()
+        if stage == 1:
+            torch.testing.assert_close(out, whole[1](part_of_0(whole, x)))
+            print("equal", mesh)
+        """
+    body = body.replace("part_of_0(whole, x)", "whole[0](x)").replace(
+        "fully_shard(nn.Sequential(whole[stage])",
+        "fully_shard(nn.Sequential(copy.deepcopy(whole[stage]))",
+    )
+    parts = {"train": "import copy\n" + parts_of(body)}
+    result = call(folder, "-n", "4", **parts)
+    assert result.exit_code == 0, result.output
+    assert "[rank 3] equal DeviceMesh" in result.stdout
+    assert re.search(r"all_gather +train.py", result.stdout)
+    assert re.search(r"send +train.py", result.stdout)
+
+
+# What goes wrong is explained with the script's lines
+
+
+def test_a_deadlock_and_a_mismatch_name_the_scripts_lines(folder):
+    body = """
+        x = torch.ones(4, device="cuda")
+        dist.recv(x, (rank + 1) % n)
+        """
+    result = call(folder, "-n", "2", **script(body))
+    line = len(START.splitlines()) + 3
+    assert result.exit_code == 1
+    assert "deadlock: ranks 0 and 1 wait for each other" in result.stderr
+    code = "dist.recv(x, (rank + 1) % n)"
+    assert f"rank 1: recv(src=0), train.py:{line}    {code}" in result.stderr
+    assert "Traceback" not in result.stderr
+    body = "x = torch.ones(4 + rank)\ndist.all_reduce(x)"
+    result = call(folder, "-n", "2", **script(body))
+    assert "MismatchError: rank 1 calls all_reduce(sum) of float32[5]" in result.stderr
+    assert f"train.py:{line - 1}    dist.all_reduce(x)" in result.stderr
+
+
+@pytest.mark.parametrize("world", [(), ("--gloo",)])
+def test_an_exception_shows_the_scripts_own_traceback(folder, world):
+    parts = script(
+        """
+        import helper
+        torch.cuda.Event().record()
+        if rank == 1:
+            helper.fail(rank)
+        dist.barrier()
+        """,
+        helper="def fail(rank):\n    raise KeyError('no shard for me')\n",
+    )
+    result = call(folder, "-n", "2", *world, **parts)
+    assert result.exit_code == 1
+    trace, _, rest = result.stderr.partition("RankError: ")
+    line = len(START.splitlines()) + 5
+    assert f'train.py", line {line}, in <module>' in trace
+    assert "helper.py" in trace and "KeyError: 'no shard for me'" in trace
+    assert "d2lpar" not in trace.replace(str(folder), "")
+    assert "rank 1 raised KeyError" in rest and "helper.py:2" in rest
+    assert "rank 0: barrier" in rest
+
+
+def test_what_is_not_played_is_said(folder):
+    body = "torch.cuda.comm.broadcast(torch.ones(2).cuda(), [0, 1])"
+    result = call(folder, "-n", "2", **script(body))
+    assert result.exit_code == 1
+    assert simulate.NOT_PLAYED in result.stderr
+    result = call(folder, "-n", "2", train="import sys\nsys.exit(3)\n")
+    assert (result.exit_code, "called sys.exit(3)" in result.stderr) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["nowhere.py"], "The script nowhere.py cannot be read: No such file"),
+        (["bad.py"], "bad.py:2 is not Python: "),
+        (["-n", "9", "--cluster", "8xA100", "good.py"], "8 ranks, but the run wants 9"),
+        (["--cluster", "8xA1", "good.py"], "There is no GPU 'A1'"),
+        (["--gloo", "--cluster", "8xA100", "good.py"], "--gloo measures here"),
+        (["--timeline", "t.pdf", "good.py"], "writes .png, .html, .json, not t.pdf"),
+        (["--timeline", "no/t.png", "good.py"], "There is no folder no for t.png"),
+        (["--timeout", "0", "good.py"], "timeout must be a number of seconds > 0"),
+    ],
+)
+def test_bad_input_gets_a_sentence(folder, words, sentence, capsys, monkeypatch):
+    write(folder, good="print(1)\n", bad="x = 1\nx = = 2\n")
+    monkeypatch.setattr(sys, "argv", ["d2lpar", "simulate", *words])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 1
+    assert sentence in capsys.readouterr().err
+
+
+def test_options_of_torchrun_are_not_taken_for_the_script(folder):
+    result = CliRunner().invoke(cli.app, ["simulate", "--nproc-per-node", "2", "x.py"])
+    assert result.exit_code == 2
+    assert "No such option: --nproc-per-node" in result.stderr
+
+
+def test_a_page_holds_the_first_part_of_a_long_run(folder, monkeypatch):
+    monkeypatch.setattr(simulate.player, "MOST_EVENTS", 20)
+    body = "for _ in range(9):\n    dist.all_reduce(torch.ones(9))"
+    result = call(folder, "-n", "2", "--timeline", "t.html", **script(body))
+    assert re.search(r"timeline: t.html, the first \d+ us\n", result.stdout)
+    assert "mountAll" in (folder / "t.html").read_text()
+
+
+def test_ctrl_c_ends_it_with_a_line_for_every_rank(folder):
+    body = "print('ready', flush=True)\nwhile True:\n    dist.barrier()\n"
+    write(folder, **script(body))
+    words = [sys.executable, "-m", "d2lpar", "simulate", "-n", "2", "train.py"]
+    how = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    how["env"] = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+    heard = functools.partial(signal.signal, signal.SIGINT, signal.default_int_handler)
+    with subprocess.Popen(words, cwd=folder, preexec_fn=heard, **how) as process:
+        try:
+            assert "ready" in process.stdout.readline()
+            process.send_signal(signal.SIGINT)  # which a shell may have ignored
+            text = process.communicate(timeout=WATCHDOG)[0]
+        finally:
+            process.kill()
+    assert process.returncode == 130
+    assert re.search(r"KeyboardInterrupt: interrupted after .*\n  rank 0: ", text)
+    assert f"train.py:{len(START.splitlines()) + 3}" in text
