@@ -33,6 +33,7 @@ from d2lpar.checks.requirements import (
     same_bits,
     untouched,
 )
+from d2lpar.checks.rubrics import ex_17_2, ex_18_3
 from d2lpar.checks.showing import compared
 from zoo import ex_02_1
 from zoo.ex_05_1 import in_turn, torch_scatter
@@ -731,3 +732,12 @@ def test_a_failing_report_shows_the_picture(ring, monkeypatch):
 def test_no_output_of_a_check_but_its_report(capfd):
     d2lpar.check("05.1", in_turn), d2lpar.check("05.1", torch_scatter)
     assert capfd.readouterr() == ("", "")  # nbgrader fails a cell that writes errors
+
+
+def test_numbers_of_ranks_are_whole_numbers():
+    for came in ([[0.0], [1.9]], [["0"], ["1"]], None):
+        assert not ex_17_2.agrees(came, [[0], [1]], None)
+    assert ex_17_2.agrees(([0], (1,)), [[0], [1]], None)
+    for came in ([0.0, 1.0], "01", None):
+        assert not ex_18_3.agrees(came, [0, 1], None)
+    assert ex_18_3.agrees((0, 1), [0, 1], None)

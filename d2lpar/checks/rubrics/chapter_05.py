@@ -8,10 +8,14 @@ SPARE = 512  # bytes that nobody counts
 TWO_NODES = ", on nodes of two T4"
 
 
+def some(values, n):
+    """Every value on up to five ranks, every other one on more."""
+    return values if n < 6 else values[n % 2 :: 2]
+
+
 def on_ranks(values):
-    """(ranks, value): every value on up to five ranks, every other one on more."""
-    for n in SIZES:
-        yield from ((n, value) for value in (values if n < 6 else values[n % 2 :: 2]))
+    """(ranks, value) for all numbers of ranks."""
+    return [(n, value) for n in SIZES for value in some(values, n)]
 
 
 def two_nodes(n):

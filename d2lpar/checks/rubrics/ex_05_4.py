@@ -8,7 +8,7 @@ from .. import requirements as rows
 from .. import signs
 from ..judging import Case, Exercise, ranks
 from ..signs import both, breaks
-from .chapter_05 import SIZES, SPARE, TWO_NODES, to_itself, two_nodes
+from .chapter_05 import SIZES, SPARE, TWO_NODES, some, to_itself, two_nodes
 
 
 def cases(rng):
@@ -19,7 +19,7 @@ def cases(rng):
         gaps = [size * (r % 3 != 1) for r, size in enumerate(small)]
         large = [int(size) for size in rng.permutation(n) * 40 + 110]
         all_sizes = [3] * n, one, gaps, small, large
-        for sizes in all_sizes if n < 6 else all_sizes[n % 2 :: 2]:
+        for sizes in some(all_sizes, n):
             yield draw(rng, sizes)
         if n == 2:
             yield draw(rng, [0, 0])

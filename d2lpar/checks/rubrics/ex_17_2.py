@@ -1,5 +1,6 @@
 """17.2 Only the keys that it needs."""
 
+import operator
 from functools import partial
 
 from ...sequence.order import ORDERS, spans
@@ -40,10 +41,10 @@ def truth(T, n, window, order, slip=""):
 
 
 def agrees(came, wanted, case):
-    """A sequence of sequences with the same numbers."""
+    """A sequence of sequences with the same whole numbers."""
     try:
-        return [[int(s) for s in ranks] for ranks in came] == wanted
-    except (TypeError, ValueError):
+        return [list(map(operator.index, ranks)) for ranks in came] == wanted
+    except TypeError:
         return False
 
 

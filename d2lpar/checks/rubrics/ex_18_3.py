@@ -1,6 +1,7 @@
 """18.3 Where the experts should live."""
 
 import itertools
+import operator
 from functools import partial
 
 from .. import signs
@@ -55,8 +56,12 @@ def greedy(loads, n):
 
 
 def agrees(came, wanted, case):
-    """The same numbers, in a list or a tuple."""
-    return isinstance(came, list | tuple) and list(came) == wanted
+    """The same whole numbers, in a list or a tuple."""
+    try:
+        whole = list(map(operator.index, came))
+    except TypeError:
+        return False
+    return isinstance(came, list | tuple) and whole == wanted
 
 
 exercise = Exercise(
