@@ -15,6 +15,7 @@
 #   make slides   build/slides: the decks of the chapters alone
 #   make browse   open every page of both in Chromium; none may ask another host
 #   make mutants  try whether the checks reject every small fault in the official answers
+#   make gpus     every cell and every proven path on GPUs that are only pretended
 #   make newest   make test with the newest torch, in an environment of its own
 #   make colab    try the course with Colab's versions; needs Python 3.13
 #
@@ -49,10 +50,13 @@ SITE := $(VENV)/site
 QUICK = $(addprefix tests/test_,$(addsuffix .py,repository workflow inline_code timeline runs \
     cluster costs schedule footprint catalogue badges messages gantt data model_zoo))
 NOTEBOOKS = $(wildcard chapters/*.ipynb solutions/*.ipynb)
-# Chapters 01 to 03 start no ranks: on processes they would run as they run anyway.
-RANKED = $(filter-out chapters/01% chapters/02% chapters/03%,$(wildcard chapters/*.ipynb))
+# On processes these would run as they run anyway: 01 to 03 start no ranks, and 16 says in
+# which world they are.
+RANKED = $(filter-out $(addprefix chapters/,01% 02% 03% 16%),$(wildcard chapters/*.ipynb))
 PYTEST = $(BIN)/python -m pytest -q
 NBVAL = -p tests.patient_kernels --nbval-current-env --nbval-cell-timeout=600
+# KERNELS="" gives every notebook an interpreter of its own, as a user's has.
+KERNELS ?= -p tests.forked_kernels
 # Nothing is compiled that nobody imports; what is imported is compiled once and kept.
 export PYTHONDONTWRITEBYTECODE :=
 PIP = $(BIN)/pip install --no-compile
@@ -71,7 +75,7 @@ PLAIN = env -u D2LPAR_BACKEND -u D2LPAR_RANKS D2LPAR_PROGRESS=0
 units notebooks processes: export OMP_WAIT_POLICY = passive
 
 .PHONY: run lab test ready quick lint units mutants coverage notebooks processes newest bench execute sync exercises setup
-.PHONY: soak wheelhouse site slides browse colab
+.PHONY: soak gpus wheelhouse site slides browse colab
 .DEFAULT_GOAL := run
 
 run: setup
@@ -147,14 +151,23 @@ mutants: setup
 soak: setup
 	@$(PLAIN) $(BIN)/python tests/soak.py $(KILLS)
 
+# Tensors of the host that count as a GPU's, and raise where CUDA would; half an hour.
+# A short form is among the unit tests.
+gpus: export D2LPAR_PRETEND = 4
+gpus: export PYTHONPATH := $(CURDIR)/tests/pretend/site-packages
+gpus: export MPLBACKEND = Agg
+gpus: setup
+	@$(PLAIN) $(BIN)/python -m d2lpar doctor --prove
+	@$(PLAIN) $(BIN)/python tests/pretend/paths.py --whole --strict $(NOTEBOOKS)
+
 notebooks:
 	@echo "== chapters and solutions, outputs compared"
-	@$(PLAIN) $(PYTEST) -n $(WORKERS) --dist loadscope --nbval $(NBVAL) $(NOTEBOOKS)
+	@$(PLAIN) $(PYTEST) -n $(WORKERS) --dist loadscope --nbval $(NBVAL) $(KERNELS) $(NOTEBOOKS)
 
 processes:
 	@echo "== chapters on real processes, outputs not compared"
 	@D2LPAR_BACKEND=gloo D2LPAR_PROGRESS=0 $(PYTEST) -n 4 --dist loadscope --nbval-lax $(NBVAL) \
-	    $(RANKED)
+	    $(KERNELS) $(RANKED)
 
 # Which lines of the library the unit tests run in this process; what ranks run that are
 # processes of their own is not seen.

@@ -134,7 +134,7 @@ def depart(rows, sent, came, group):
 class OverlappedExperts(ExpertParallel):
     """Cut the tokens into parts: one travels while experts work on another.
 
-    parts    how many; all ranks use the same number, also with few tokens
+    parts    how many; all ranks use the same number, even with few tokens
     """
 
     def __init__(self, moe, parts=2, group=None):

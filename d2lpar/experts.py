@@ -102,7 +102,7 @@ class MoE(nn.Module):
                 capacity N k / E choices, rounded up, in the order of tokens
 
     The result of a dropped choice is 0, so in a network with residuals the
-    token passes by.
+    token keeps only its residual.
     """
 
     def __init__(self, D, H, E, k, capacity=None):

@@ -170,7 +170,7 @@ class _Simulation:
 def checksum(tensors):
     """Return the sum of all bits of some tensors, as numbers of 32 bits.
 
-    One flipped bit always changes it.  The order of the ranks does not.
+    One flipped bit always changes it.  Two flips may cancel each other.
     """
     total = 0
     for x in tensors:

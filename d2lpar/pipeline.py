@@ -36,8 +36,10 @@ class Pipeline:
     After `step`, each parameter has the gradient of the mean loss over N rows.
     """
 
+    copies = 1  # ranks that may have the same stage
+
     def __init__(self, schedule, stages, loss, group=None, recompute=False):
-        self.stages = stages_by_number(schedule, stages, group)
+        self.stages = stages_by_number(schedule, stages, group, self.copies)
         self.schedule, self.loss, self.recompute = schedule, loss, recompute
         self.row = schedule.ranks[dist.get_rank(group)]
         self.last, self.mail = schedule.stages - 1, Mail(schedule, group)
@@ -108,14 +110,14 @@ class Pipeline:
         return self.total
 
 
-def stages_by_number(schedule, modules, group=None):
+def stages_by_number(schedule, modules, group=None, copies=1):
     """Return {stage: module} of this rank; ValueError if they do not fit."""
-    validate(schedule)
+    validate(schedule, copies)
     n, r = dist.get_world_size(group), dist.get_rank(group)
     if schedule.p != n:
         text = f"The schedule has rows for {schedule.p} ranks, and there are"
         raise ValueError(f"{text} {n}. Make a schedule with p={n}.")
-    mine = sorted(stage for stage, rank in schedule.home.items() if rank == r)
+    mine = sorted({action.stage for action in schedule.ranks[r]})
     if len(modules) != len(mine):
         text = f"Rank {r} has the stages {mine}, so it needs {len(mine)}"
         raise ValueError(f"{text} modules, not {len(modules)}.")
@@ -143,13 +145,12 @@ class Line(NamedTuple):
 # The receiver expects the tensors in the order in which the sender makes them.
 def lines(schedule):
     """Return {Line: the actions that need its tensors, in order}."""
-    found, home = defaultdict(list), schedule.home
+    found, at = defaultdict(list), schedule.at
     for rank, row in enumerate(schedule.ranks):
         for action in row:
             needed_by = receiver(action, schedule.stages)
-            if needed_by and home[needed_by.stage] != rank:
-                line = Line(action.kind, rank, home[needed_by.stage])
-                found[line].append(needed_by)
+            if needed_by and at[needed_by] != rank:
+                found[Line(action.kind, rank, at[needed_by])].append(needed_by)
     return dict(found)
 
 
@@ -166,7 +167,7 @@ class Mail:
 
     def __init__(self, schedule, group=None):
         self.rank, self.stages = dist.get_rank(group), schedule.stages
-        self.home, every = schedule.home, lines(schedule)
+        self.at, every = schedule.at, lines(schedule)
         self.lines = {k: x for k, x in every.items() if k.dst == self.rank}
         self.line_of = {a: k for k, x in self.lines.items() for a in x}
         self.position = {a: k for x in schedule.ranks for k, a in enumerate(x)}
@@ -191,7 +192,7 @@ class Mail:
         Between two stages of one rank nothing travels.
         """
         needed_by = receiver(action, self.stages)
-        to = self.home[needed_by.stage]
+        to = self.at[needed_by]
         form = form_of(action, tensor, self.rows[action.micro])
         tensor = tensor.detach().contiguous()
         if to == self.rank:
@@ -255,10 +256,10 @@ class Mail:
     def release(self, came):
         """Free the tensors that the sender of this one had needed before."""
         made_by = came._replace(stage=came.stage + {"F": -1, "B": 1}[came.kind])
-        rank, now = self.home[made_by.stage], self.position[made_by]
+        rank, now = self.at[made_by], self.position[made_by]
         leaving, self.leaving = self.leaving, []
         for needed_by, work, tensor in leaving:
-            there = self.home[needed_by.stage] == rank
+            there = self.at[needed_by] == rank
             if there and self.position[needed_by] < now:
                 work.wait()
             else:

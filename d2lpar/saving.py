@@ -41,7 +41,7 @@ _unfinished = {}  # (path, rank): the Saving that is perhaps not written yet
 class Piece(NamedTuple):
     """A part of a tensor that is whole on one device.
 
-    tensor    the part; or, from `begin` on, some of its numbers in a row
+    tensor    the part; or a flat run of its numbers that starts at `begin`
     shape     of the whole tensor
     dim       the dimension along which it is cut, None if it is not
     part      (r, n): it is part r of n
@@ -74,7 +74,7 @@ class Saving:
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def start(self):
-        """Write beside the training."""
+        """Write in a thread, while training goes on."""
         self._thread.start()
         return self
 
@@ -98,40 +98,42 @@ def save(state, path, wait=True, keep=KEEP):
     state and returns a `Saving` at once; a later save waits for this one.
     Afterwards the newest `keep` checkpoints are left.
     """
-    path, (r, n) = Path(path), _rank_and_size()
+    path, (r, n) = Path(path), rank_and_size()
     before = _unfinished.pop((path, r), None)
     if before is not None:
         before.wait()
-        _meet(n)  # now it is complete
-    number, token = _agree(path)
+        meet(n)  # now it is complete
+    number, token = agree(path)
     data = split_off(state)  # a copy: training may go on
     part = path / f"{number}.part-{token:08x}"
     write = lambda: _write(data, part, path / str(number), r, n, keep)
     if wait:
         write()
-        _meet(n)  # the last rank has renamed the folder
+        meet(n)  # the last rank has renamed the folder
         return None
     _unfinished[path, r] = Saving(write).start()
     return _unfinished[path, r]
 
 
-def _rank_and_size():
+def rank_and_size():
+    """Return (rank, ranks), which is (0, 1) where no process group is."""
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
     return 0, 1
 
 
-def _meet(n):
+def meet(n):
+    """Wait for the other n - 1 ranks."""
     if n > 1:
         dist.barrier()
 
 
-def _agree(path):
+def agree(path):
     """Return (number, token) of the next checkpoint, the same on all ranks.
 
     A token tells this attempt from one that was killed.
     """
-    r, n = _rank_and_size()
+    r, n = rank_and_size()
     mine = [0, 0]
     if r == 0:
         mine = [1 + max(complete(path), default=0), secrets.randbits(32)]
@@ -178,16 +180,16 @@ def _write(data, part, final, r, n, keep):
     entry = {name: {"sha256": digest(part / name)}}
     put_text(part / f"{name}.json", json.dumps(entry))
     entries = list(part.glob("rank-*.json"))
-    if len(entries) == n and _first(part / "completing"):
+    if len(entries) == n and come_first(part / "completing"):
         _complete(part, final, entries)
         _remove_old(final, keep)
 
 
-def _first(path):
+def come_first(path):
     """Return whether this rank made the file, which only one of them can."""
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL))
-    except (FileExistsError, FileNotFoundError):  # or the folder has its name
+    except (FileExistsError, FileNotFoundError):  # or it is renamed already
         return False
     return True
 
@@ -201,7 +203,7 @@ def _complete(part, final, entries):
     for path in [*entries, part / "completing"]:
         path.unlink()
     os.rename(part, final)
-    _settle(final.parent)
+    settle(final.parent)
 
 
 # A name that appears before the bytes are on the disk is a half-written file
@@ -215,7 +217,7 @@ def put(path, write):
         file.flush()
         os.fsync(file.fileno())
     os.replace(hidden, path)
-    _settle(path.parent)
+    settle(path.parent)
 
 
 def put_text(path, text):
@@ -223,13 +225,13 @@ def put_text(path, text):
     put(path, lambda file: file.write(text.encode()))
 
 
-def _settle(folder):
-    """The names in this folder are on the disk."""
+def settle(folder):
+    """Force the names in this folder to the disk."""
     if not hasattr(os, "O_DIRECTORY"):  # Windows
         return
     try:
         handle = os.open(folder, os.O_DIRECTORY)
-    except FileNotFoundError:  # it has its name: the last rank did this
+    except FileNotFoundError:  # the last rank has already renamed it
         return
     try:
         os.fsync(handle)
@@ -275,7 +277,7 @@ def load(path, mesh=None, rank=None, only=lambda *keys: True):
         folder = Path(path) / str(number)
         wrong = damage(folder)
         if not wrong:
-            return _join(folder, mesh, rank, only)
+            return assemble(folder, mesh, rank, only)
         text = f"{folder} is damaged ({wrong}): trying an older checkpoint."
         warnings.warn(text, stacklevel=2)
     raise FileNotFoundError(f"There is no complete checkpoint in {path}.")
@@ -295,11 +297,11 @@ def damage(folder):
     return ""
 
 
-def _join(folder, mesh, rank, only):
+def assemble(folder, mesh, rank, only):
     """Return the state of one rank, from the files of all ranks."""
     files = sorted(folder.glob("rank-*.pt"), key=_number)
     saved = [torch.load(f, mmap=True, weights_only=True) for f in files]
-    r = _rank_and_size()[0] if rank is None else rank
+    r = rank_and_size()[0] if rank is None else rank
     state = _copy(saved[r % len(saved)]["own"])
     found = {}
     for each in saved:
@@ -327,7 +329,7 @@ def _set(state, keys, value):
 def join(pieces, part=(0, 1)):
     """Return part r of n of the tensor that these pieces make up.
 
-    Raises ValueError unless they cover it exactly once.
+    Raises ValueError unless they have as many numbers as it has.
     """
     first = pieces[0]
     whole, filled = first.tensor.new_empty(first.shape), 0

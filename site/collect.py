@@ -112,8 +112,10 @@ def course_map():
 
 def _linked(cell):
     number = re.match(r"(\d\d) ", cell)
-    found = number and sorted((ROOT / "chapters").glob(f"{number[1]}_*.ipynb"))
-    return f"[{cell}](chapters/{found[0].name})" if found else cell
+    for folder in FOLDERS if number else ():
+        for path in sorted((ROOT / folder).glob(f"{number[1]}_*.ipynb")):
+            return f"[{cell}]({folder}/{path.name})"
+    return cell
 
 
 def words():

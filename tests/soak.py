@@ -44,7 +44,7 @@ STEP = {
     "update": "d2lpar.mesh.MeshModel.update",
 }
 SAVE = {
-    "agree": "d2lpar.saving._agree",
+    "agree": "d2lpar.saving.agree",
     "copy": "d2lpar.saving.split_off",
     "bytes": "torch.save",
     "fsync": "os.fsync",

@@ -2,14 +2,13 @@
 
 import json
 
-import psutil
 import pytest
 import torch
 from rich.console import Console
 
 import d2lpar
 from conftest import ROOT
-from d2lpar import costs, overlap, tensor_parallel
+from d2lpar import overlap, tensor_parallel
 from d2lpar.tensor_parallel import RowParallel
 from d2lpar.tools.bench import (
     allreduces,
@@ -19,7 +18,6 @@ from d2lpar.tools.bench import (
     race,
     sequence,
     sharding,
-    world,
 )
 from d2lpar.tools.bench import overlap as ddp
 from d2lpar.tools.bench import tensor_parallel as split
@@ -56,12 +54,12 @@ def test_the_plan_is_what_was_asked_for():
         "All-reduce, 2 ranks, 1 MB",
         "All-reduce, 4 ranks, 64 KB",
         "All-reduce, 4 ranks, 1 MB",
-        "a ring, 2 ranks",
-        "a ring, 4 ranks",
+        "this machine, predicted",
         "simulator",
+        "A training step, 2 ranks, width 256",
     ]
     usual = names(bench.plan())
-    assert len(usual) == 2 + 12 + 2 + (3 + 2 + 3 + 3 + 3) + 3 + 2 + 1 + 1
+    assert len(usual) == 2 + 12 + 1 + (3 + 2 + 3 + 3 + 3) + 3 + 2 + 1 + 1
     assert "All-reduce, 2 ranks, 64 KB" in usual
     assert "All-reduce, 4 ranks, 64 MB" in usual
     assert {"A training step, 2 ranks, width 512", "A pipeline, 2 ranks, width 1024",
@@ -243,101 +241,12 @@ def test_the_native_rival_calls_the_native_all_reduce():
     assert [e.name for e in run.timeline if e.rank == 0].count("all_reduce") == 2
 
 
-def test_prediction():
-    sizes = [2**14, 2**18]
-    rows = allreduces.prediction(3, sizes, 0.0)["prediction"]
-    assert [(row["ranks"], row["bytes"]) for row in rows] == [(3, s) for s in sizes]
-    for row in rows:
-        for model in (row["steps"], row["ping_pong"]):
-            cost = costs.ring_cost(row["bytes"] // 4, 3)
-            expected = cost.seconds(model["alpha"], model["beta"])
-            assert model["seconds"] == expected
-            error = model["seconds"] / row["seconds"] - 1
-            assert model["error"] == pytest.approx(error)
-
-
-def test_prediction_is_exact_where_the_model_holds(monkeypatch):
-    """On an ideal cluster steps and single messages cost the same."""
-    ideal = d2lpar.Cluster.ideal(3, alpha=2e-5, beta=3e-9)
-
-    def simulated(fn, *arguments, world_size, **_):
-        return d2lpar.run(
-            fn, *arguments, world_size=world_size, backend="sim", cluster=ideal
-        )
-
-    monkeypatch.setattr(allreduces.launch, "run", simulated)
-    for row in allreduces.prediction(3, [12_000, 120_000], 0.0)["prediction"]:
-        expected = costs.ring_cost(row["bytes"] // 4, 3).seconds(2e-5, 3e-9)
-        assert row["seconds"] == pytest.approx(expected)
-        for model in (row["steps"], row["ping_pong"]):
-            assert model["alpha"] == pytest.approx(2e-5)
-            assert model["beta"] == pytest.approx(3e-9)
-            assert abs(model["error"]) < 1e-6
-
-
-def test_no_chunk_of_the_ring_is_fitted():
-    sizes = [2**k for k in range(16, 27, 2)]
-    for n in (2, 3, 4, 8):
-        low, high = allreduces._span(sizes, n)
-        assert low < min(sizes) / n and high > max(sizes) / n
-        chunks = {int(c) // 4 * 4 for c in allreduces.np.geomspace(low, high, 7)}
-        assert len(chunks) == 7
-        assert not chunks & {size // n for size in sizes}
-
-
-def test_startup_and_nothing_left():
-    world._by_run()
-    before = len(psutil.Process().children(recursive=True))
-    figures = world.startup(quick=True)["startup"]
-    assert set(figures) == {"run_first", "run", "spawn", "ratio"}
-    assert figures["ratio"] == figures["spawn"] / figures["run"] > 0
-    # the resource tracker of multiprocessing may have come
-    assert len(psutil.Process().children(recursive=True)) <= before + 1
-
-
-def test_spawn_leaves_nothing_when_interrupted(monkeypatch):
-    class Interrupted:
-        processes = []
-
-        def join(self):
-            raise KeyboardInterrupt
-
-    made = Interrupted()
-    spawn = world.torch.multiprocessing.spawn
-
-    def start(*arguments, **options):
-        made.processes = spawn(*arguments, **options).processes
-        return made
-
-    monkeypatch.setattr(world.torch.multiprocessing, "spawn", start)
-    with pytest.raises(KeyboardInterrupt):
-        world._by_spawn()
-    assert [process.is_alive() for process in made.processes] == [False] * 4
-
-
-def test_bytes_and_memory_of_a_mesh_are_counted_for_both():
-    theirs, ours = mesh.counts(16, {"pipeline": (1, 2, 1)})["meshes"]
-    assert (theirs["rival"], ours["rival"]) == (mesh.TORCH, mesh.OURS)
-    assert 0 <= ours["sent"] - theirs["sent"] < 100  # only the loss is ours alone
-    assert 0 < ours["peak"] < 1.2 * theirs["peak"]
-
-
-def test_simulator():
-    rates = world.simulator(0.0)["simulator"]
-    assert len(rates) == 3 and all(rate > 0 for rate in rates.values())
-
-
-@pytest.mark.parametrize(("program", "n"), [("_to_and_fro", 2), ("_round", 5)])
-def test_messages_are_those_of_the_programs(program, n):
-    run = d2lpar.run(getattr(world, program), 6, world_size=n, backend="sim")
-    assert sum(run.messages) == (6 if n == 2 else 6 * n)
-    assert run.warnings == []
-
-
 def made_up():
     """Results as those of a whole bench."""
     row = {"ranks": 2, "bytes": 2**20, "seconds": 0.002, "fastest": 0.001, "rounds": 3}
-    model = {"alpha": 1e-4, "beta": 1e-9, "seconds": 0.0018, "error": -0.1}
+    foretold = row | {"program": "ring, 1 MB", "low": 0.001, "high": 0.003}
+    foretold |= {"predicted": 0.0018, "error": -0.1, "work": 0.004, "work_error": 0.1}
+    foretold |= {"others": 0.2}
     rows = [
         row | {"race": "All-reduce", "course": "1 MB", "rival": name, "ratio": 0.5 + k}
         for k, name in enumerate(allreduces.rivals())
@@ -348,7 +257,7 @@ def made_up():
     return {
         "machine": bench.machine(),
         "races": rows + [each | {"ranks": 4, "ratio": 7} for each in rows],
-        "prediction": [row | {"steps": model, "ping_pong": model}],
+        "predicted": [foretold],
         "startup": {"run_first": 2, "run": 0.1, "spawn": 4, "ratio": 40},
         "simulator": {"ring of 4": 12345.6},
         "memory": [memory],

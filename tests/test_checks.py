@@ -97,13 +97,20 @@ def test_a_right_answer_passes(ring):
     assert "right in 3 of 3 calls" in str(report)
 
 
-def test_a_stub_is_not_done_yet(ring):
+@pytest.mark.parametrize("words", [(), ("four lines of yours",)])
+def test_a_stub_is_not_done_yet(ring, words):
     def stub(x):
-        raise NotImplementedError
+        raise NotImplementedError(*words)
 
     report = ring(stub)
     assert (report.done, report.passed, report.score) == (False, False, 0.0)
     assert str(report) == "99.1 Pass on: not done yet"
+
+
+def test_what_torch_has_not_implemented_is_no_stub(ring):
+    report = ring(lambda x: x.clone().requires_grad_().unique(dim=0).sum().backward())
+    assert report.done and not report.passed
+    assert "raised NotImplementedError: the derivative for" in str(report)
 
 
 def keeps_own(x):

@@ -37,11 +37,6 @@ def test_exercise_is_up_to_date(path):
 
 
 @BOTH
-def test_solution_and_exercise_have_a_chapter(path):
-    assert (ROOT / "chapters" / path.name).is_file()
-
-
-@BOTH
 def test_nothing_of_the_answer_is_in_the_exercise(path):
     text = (ROOT / "exercises" / path.name).read_text()
     for word in ("BEGIN", "HIDDEN", "SOLUTION", "seed="):

@@ -260,19 +260,20 @@ def continued(sizes, path, more):
 def test_saved_on_each_of_five_meshes_and_loaded_on_each(tmp_path):
     """What is loaded and saved again is the same, bit for bit; so are losses at home.
 
-    The chapter compares the losses on the other meshes, too.  One test, so that each
-    mesh has to train only once.
+    On other meshes sums run in a different order.  One test, so that each mesh has to
+    train only once.
     """
     for came in MESHES:
         path = tmp_path / str(came) / "run"
         ranks = math.prod(came[:3])
-        losses = runs(uninterrupted, came, path, 10, ranks=ranks).results[0]
+        losses = runs(uninterrupted, came, path, 4, ranks=ranks).results[0]
         before = f.load(path)
         assert len(before["optimizer"]["token.weight"]) == 3
         for goes in MESHES:
-            more, ranks = 10 if came == goes else 0, math.prod(goes[:3])
+            more, ranks = 4 if came == goes else 1, math.prod(goes[:3])
             found = runs(continued, goes, path, more, ranks=ranks).results[0]
-            assert found == losses[:more]
+            assert found == pytest.approx(losses[:more], abs=1e-12), (came, goes)
+            assert came != goes or found == losses
             assert equal(before, f.load(path.with_name("again"))), (came, goes)
 
 

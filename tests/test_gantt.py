@@ -19,20 +19,22 @@ def boxes(figure):
 
 @pytest.mark.parametrize("name", MAKERS)
 def test_every_action_is_a_box_in_its_place_and_colour(name):
-    sim = simulate(make(name, 3, 4), 1, 2, 1, 0.25)
+    p = 4 if name == "dualpipe" else 3
+    sim = simulate(make(name, p, 4), 1, 2, 1, 0.25)
     found = boxes(sim.plot())
     wanted = {}
     for event in sim.timeline:
         stage, kind = int(event.name[0]), event.name[1]
-        colour = (DARKER if stage >= 3 else FACES)[kind]
+        dark = event.rank != stage if name == "dualpipe" else stage >= 3
+        colour = (DARKER if dark else FACES)[kind]
         wanted[event.rank, event.start, event.stop - event.start] = colour
     assert found == pytest.approx(wanted)
 
 
 @pytest.mark.parametrize("name", MAKERS)
 def test_the_steps_are_what_is_held(name):
-    sim = simulate(make(name, 3, 5), 1, 1.5, 0.5)
-    for rank in range(3):
+    sim = simulate(make(name, 4, 5), 1, 1.5, 0.5)
+    for rank in range(4):
         _, counts = held_over_time(sim, rank)
         assert max(counts) == sim.in_flight[rank] and counts[0] == counts[-1] == 0
         assert all(abs(a - b) == 1 for a, b in zip(counts, counts[1:], strict=False))

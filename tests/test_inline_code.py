@@ -16,6 +16,8 @@ if any("training_step" in p.stem for p in CHAPTERS):
     CONCEPTS += ["model_zoo"]  # it stands in chapter 02
 if "allreduce" in CONCEPTS:
     CONCEPTS += ["costs", "shared_memory"]  # they stand in chapter 06, too
+if "data_parallel" in CONCEPTS:
+    CONCEPTS += ["half"]  # it stands in chapters 07 and 08
 if "sharding" in CONCEPTS:
     CONCEPTS += ["checkpoint", "footprint"]  # they stand in chapter 10, too
 if "network_partition" in CONCEPTS:
@@ -23,7 +25,7 @@ if "network_partition" in CONCEPTS:
 if "hybrid" in CONCEPTS:
     CONCEPTS += ["domain", "split_choice", "trips"]  # they stand in chapter 14, too
 if "pipeline" in CONCEPTS:
-    CONCEPTS += ["delayed"]  # it stands in chapter 13, too
+    CONCEPTS += ["delayed", "replicated"]  # they stand in chapter 13, too
 if "mesh" in CONCEPTS:
     CONCEPTS += ["grid", "gpt_parts", "mesh_costs", "mesh_pipeline"]
 FOLDERS = {"planning": ["search", "memory"], "sequence": ["ulysses"]}

@@ -145,6 +145,20 @@ def test_and_on_real_processes(d, p, t, options):
     agree(run, truth(rows))
 
 
+@pytest.mark.parametrize("name", ["zb-v", "breadth-first", "dualpipe-v"])
+def test_a_gpt_on_two_stages_per_rank_trains_as_one_device(name):
+    options, rows = {"schedule": name, "micro_batches": 3}, rows_of_steps(2, 3)
+    world = {"world_size": 4, "backend": "sim"}
+    run = d2lpar.run(on_ranks, Mesh(2, 2, 1), options, rows, **world)
+    agree(run, truth(rows))
+
+
+def test_a_mesh_refuses_a_schedule_with_copies():
+    make_it = lambda: MeshModel(TINY, Mesh(1, 2, 1), "dualpipe", 4)
+    with pytest.raises(d2lpar.RankError, match="2 copies, whose gradients must be"):
+        d2lpar.run(make_it, world_size=2, backend="sim")
+
+
 @pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")
 @pytest.mark.parametrize("dims", [(2, 2, 1), (1, 2, 2), (2, 2, 2)])
 def test_losses_are_those_of_torchs_composition(dims):

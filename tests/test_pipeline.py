@@ -14,6 +14,7 @@ import d2lpar
 from d2lpar import schedule
 from d2lpar.delayed import LINEAR, Delayed, delay_weights
 from d2lpar.pipeline import PipeDream, Pipeline, lines
+from d2lpar.replicated import Replicated
 from d2lpar.schedule import Action, make, needs, parse, simulate
 from d2lpar.world.cluster import Cluster
 
@@ -84,10 +85,11 @@ def trained(model, step, N, steps, adam=False):
 def on_ranks(made, N, steps, frozen=(), adam=False, recompute=False):
     """The same of this rank's stages, named as in the whole model."""
     r = dist.get_rank()
-    mine = sorted(stage for stage, rank in made.home.items() if rank == r)
+    mine = sorted({action.stage for action in made.ranks[r]})
     all_layers = layers(made.stages, frozen=frozen)
     modules = nn.ModuleDict({str(stage): all_layers[stage] for stage in mine})
-    pipeline = Pipeline(made, list(modules.values()), squares, recompute=recompute)
+    kind = Replicated if made.copies > 1 else Pipeline
+    pipeline = kind(made, list(modules.values()), squares, recompute=recompute)
     return trained(modules, pipeline.step, N, steps, adam)
 
 
@@ -96,17 +98,20 @@ def agree(run, expected):
     losses, values = expected
     together = [sum(part) for part in zip(*(r[0] for r in run.results), strict=True)]
     assert together == pytest.approx(losses, rel=1e-10)
-    found = {name: v for _, mine in run.results for name, v in mine.items()}
-    assert found.keys() == values.keys()
-    for name, (value, gradient) in values.items():
-        torch.testing.assert_close(found[name][0], value, rtol=0, atol=1e-10)
+    found = [(name, v) for _, mine in run.results for name, v in mine.items()]
+    assert {name for name, _ in found} == values.keys()
+    for name, (mine, its) in found:
+        value, gradient = values[name]
+        torch.testing.assert_close(mine, value, rtol=0, atol=1e-10)
         if gradient is None:
-            assert found[name][1] is None
+            assert its is None
         else:
-            torch.testing.assert_close(found[name][1], gradient, rtol=0, atol=1e-10)
+            torch.testing.assert_close(its, gradient, rtol=0, atol=1e-10)
 
 
-NAMES = [name for name in schedule.MAKERS if name != "pipedream"]
+ALONE = [name for name in schedule.MAKERS if name not in ("pipedream", "dualpipe")]
+TODAY = ["breadth-first", "zb-v", "dualpipe-v"]
+NAMES = [name for name in ALONE if name not in TODAY]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -125,6 +130,76 @@ def test_and_on_real_processes(name, p):
     made = make(name, p, 4)
     run = d2lpar.run(on_ranks, made, 7, 3, world_size=p, backend="gloo")
     agree(run, truth(made.stages, 7, 3))
+
+
+FEW = {1: (1, 3), 2: (1, 5), 3: (2, 7), 4: (8,), 8: (9,)}  # micro-batches
+CASES = [(name, p, m) for name in TODAY for p in FEW for m in FEW[p]]
+CASES += [("dualpipe", p, m) for p in (2, 4, 8) for m in FEW[p]]
+
+
+@pytest.mark.parametrize(("name", "p", "m"), CASES)
+def test_schedules_of_today_train_as_one_device(name, p, m):
+    made = make(name, p, m)
+    run = d2lpar.run(on_ranks, made, m + 2, 2, world_size=p, backend="sim")
+    agree(run, truth(made.stages, m + 2, 2))
+    assert run.warnings == []
+
+
+@pytest.mark.parametrize("name", [*TODAY, "dualpipe"])
+def test_schedules_of_today_on_real_processes(name):
+    made = make(name, 2, 5)
+    run = d2lpar.run(on_ranks, made, 7, 2, world_size=2, backend="gloo")
+    agree(run, truth(made.stages, 7, 2))
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        schedule.automatic(3, 6, 4, 3, 2, 1),
+        schedule.from_torch("InterleavedZeroBubble", 3, 6),
+        schedule.from_torch("LoopedBFS", 2, 4),
+    ],
+    ids=repr,
+)
+def test_schedules_that_are_found_or_read_train_as_one_device(made):
+    run = d2lpar.run(on_ranks, made, made.m + 1, 2, world_size=made.p, backend="sim")
+    agree(run, truth(made.stages, made.m + 1, 2))
+
+
+# Copies of a stage
+
+
+def test_copies_with_adam_frozen_weights_and_recomputed_activations():
+    how = {"frozen": (1,), "adam": True}
+    run = d2lpar.run(
+        on_ranks, make("dualpipe", 4, 8), 9, 3,
+        recompute=True, world_size=4, backend="sim", **how,
+    )  # fmt: skip
+    agree(run, truth(4, 9, 3, **how))
+
+
+def without_clearing(made):
+    modules = layers(made.p)
+    mine = sorted({action.stage for action in made.ranks[dist.get_rank()]})
+    modules = [modules[stage] for stage in mine]
+    pipeline = Replicated(made, modules, squares)
+    pipeline.step(*batch(8))
+    pipeline.step(*batch(9))
+    return dict(
+        zip(mine, ([p.grad for p in x.parameters()] for x in modules), strict=True)
+    )
+
+
+def test_gradients_of_copies_add_up_over_steps_as_any_gradients():
+    run = d2lpar.run(without_clearing, make("dualpipe", 4, 8), world_size=4)
+    model = nn.Sequential(*layers(4))
+    for N in (8, 9):
+        one_step(model, *batch(N))
+    for found in run.results:
+        assert len(found) == 2
+        for stage, gradients in found.items():
+            its = [p.grad for p in model[stage].parameters()]
+            torch.testing.assert_close(gradients, its, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("name", ["1f1b", "zb-h1"])
@@ -232,7 +307,7 @@ def clocked(made, F, B, W):
 # Times of which no two messages come to one port at once: there they would queue, and
 # `simulate` knows no ports.
 @pytest.mark.parametrize("comm", [0.0, 0.1])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, "zb-v"])
 def test_it_takes_the_time_that_simulate_says(name, comm):
     F, B, W = 1.0, 1.7, 0.6
     made = make(name, 3, 6)
@@ -360,6 +435,7 @@ def refuses(made, count, rows):
         (make("gpipe", 2, 2), 2, 4, "the stages [0], so it needs 1 modules, not 2."),
         (make("gpipe", 2, 3), 1, 2, "2 rows cannot fill 3 micro-batches."),
         (parse("0F0\n1F0 1B0"), 1, 2, "0B0 is missing. (Every stage sees"),
+        (make("dualpipe", 2, 4), 2, 4, "have 2 copies, whose gradients must be summed"),
     ],
 )
 def test_what_does_not_fit_gets_a_sentence(made, count, rows, words):

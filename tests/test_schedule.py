@@ -36,6 +36,15 @@ rank 1   1F0 1B0 1F1 1B1 1W0 1F2 1B2 1W1 1W2""",
     ("zb-h2", 2, 3): """\
 rank 0   0F0 0F1 0F2 0B0 0W0 0B1 0W1 0B2 0W2
 rank 1   1F0 1B0 1F1 1B1 1F2 1B2 1W0 1W1 1W2""",
+    ("breadth-first", 2, 2): """\
+rank 0   0F0 0F1 2F0 2F1 2B0 2B1 0B0 0B1
+rank 1   1F0 1F1 3F0 3F1 3B0 3B1 1B0 1B1""",
+    ("zb-v", 2, 3): """\
+rank 0   0F0 0F1 0F2 3F0 3B0 3W0 3F1 3B1 3W1 0B0 0W0 3F2 3B2 3W2 0B1 0W1 0B2 0W2
+rank 1   1F0 2F0 1F1 2F1 2B0 2W0 1F2 1B0 1W0 2F2 2B1 2W1 1B1 2B2 1B2 1W1 2W2 1W2""",
+    ("dualpipe", 2, 4): """\
+rank 0   0F0 1F2 0F1 1B2 1W2 1F3 0B0 0W0 1B3 1W3 0B1 0W1
+rank 1   0F2 1F0 0F3 1B0 1W0 1F1 0B2 0W2 1B1 1W1 0B3 0W3""",
 }
 
 
@@ -74,7 +83,8 @@ EVERY = [
     (name, p, m, v)
     for name in schedule.MAKERS
     for p, m in SIZES
-    for v in ((2, 3, 4) if name == "interleaved" else (None,))
+    for v in ((2, 3, 4) if name in schedule.makers.TAKE_V else (None,))
+    if name != "dualpipe" or p % 2 == 0
 ]
 
 
@@ -83,7 +93,7 @@ def test_every_schedule_is_valid(name):
     for which in EVERY:
         if which[0] == name:
             validate(make(*which))
-            assert make(*which).splits == name.startswith("zb")
+            assert make(*which).splits == name.startswith(("zb", "dual"))
 
 
 def whole(sim):
@@ -96,9 +106,8 @@ def test_bubbles_are_those_of_the_closed_forms(p, m):
     """t = F + B + W; times that are sums of halves, so that equality is exact."""
     F, B, W = 1.0, 1.5, 0.5
     t = F + B + W
-    lost = {
-        name: whole(simulate(make(name, p, m), F, B, W)) for name in schedule.MAKERS
-    }
+    names = ("naive", "gpipe", "1f1b", "pipedream")
+    lost = {name: whole(simulate(make(name, p, m), F, B, W)) for name in names}
     assert lost["naive"] == pytest.approx((p - 1) * m * t)
     assert lost["gpipe"] == pytest.approx((p - 1) * t)
     assert lost["1f1b"] == lost["pipedream"] == pytest.approx((p - 1) * t)
@@ -125,13 +134,153 @@ def test_zero_bubble_forms(p):
 
 @pytest.mark.parametrize(("p", "m"), SIZES)
 def test_in_flight_are_exact_integers(p, m):
-    held = {name: simulate(make(name, p, m)).in_flight for name in schedule.MAKERS}
+    names = [name for name in schedule.MAKERS if name != "dualpipe"]
+    held = {name: simulate(make(name, p, m)).in_flight for name in names}
     assert held["naive"] == [1] * p and held["gpipe"] == [m] * p
     assert held["1f1b"] == held["pipedream"] == [min(m, p - r) for r in range(p)]
     if m >= 2 * p:
         assert held["zb-h1"] == [p] * p and held["zb-h2"] == [2 * p - 1] * p
     if m > p and m % p == 0:  # (v-1) p + 2 (p-1-r) warm ones, and one more
         assert held["interleaved"] == [p + 2 * (p - 1 - r) + 1 for r in range(p)]
+    assert held["breadth-first"] == [2 * m] * p
+    if m >= 2 * p:
+        assert held["zb-v"] == [2 * p] * p and held["dualpipe-v"] == [2 * p + 1] * p
+
+
+@pytest.mark.parametrize("p", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("rounds", [2, 3, 5])
+def test_the_bubbles_of_schedules_on_a_v(p, rounds):
+    """ZB-V loses nothing with equal times; DualPipe and its V (p-1)(F + B - W)."""
+    m = rounds * p
+    breadth = simulate(make("breadth-first", p, m, 3), 1, 2)
+    assert whole(breadth) == pytest.approx((p - 1) * 3)
+    assert whole(simulate(make("zb-v", p, m), 1, 1, 1)) == pytest.approx(0)
+    for F, B, W in [(1, 1, 1), (4, 3, 2), (3, 3, 1)]:
+        V = simulate(make("dualpipe-v", p, m), F, B, W)
+        both = simulate(make("dualpipe", 2 * p, 2 * m), F, B, W)
+        assert whole(V) == pytest.approx((p - 1) * (F + B - W)) == whole(both)
+        assert both.in_flight == [2 * p + 1] * 2 * p
+
+
+@pytest.mark.parametrize("p", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("m", [2, 3])
+def test_the_published_bubble_of_dualpipe(p, m):
+    """(PP/2 - 1)(F&B + B - 3W), where B is whole, and F&B takes F + B.
+
+    DeepSeek-V3 2024, table 2.  It is exact for equal times; PP = 2p.
+    """
+    F, whole_B, W, block = 1, 2, 1, 3
+    form = (p - 1) * (block + whole_B - 3 * W)
+    for made in (make("dualpipe-v", p, m * p), make("dualpipe", 2 * p, 2 * m * p)):
+        assert max(schedule.idle(made, F, whole_B - W, W, block)) == form
+        shorter = schedule.idle(made, F, whole_B - W, W, 0.8 * block)
+        assert max(shorter) <= (p - 1) * (0.8 * block + whole_B - 3 * W) + 1e-9
+
+
+def test_blocks_are_an_f_and_the_whole_backward_pass_of_another_stage():
+    row = parse("0F0 0F1 1B0 1W0 1F1 1B1 1W1 0F2 1B2 0W1").ranks[0]
+    assert [" ".join(map(str, block)) for block in schedule.blocks(row)] == [
+        "0F0", "0F1 1B0 1W0", "1F1", "1B1", "1W1", "0F2", "1B2", "0W1"
+    ]  # fmt: skip
+
+
+# A schedule that is searched for
+
+
+@pytest.mark.parametrize("p", [1, 2, 4])
+@pytest.mark.parametrize("times", [(1, 1, 1, 0), (4, 3, 2, 0), (2, 3, 1, 0.1)])
+def test_the_search_is_as_good_as_zero_bubble_by_hand(p, times):
+    m = 2 * p + 1
+    for name, limit in (("zb-h1", p), ("zb-h2", 2 * p - 1)):
+        found = schedule.automatic(p, m, limit, *times)
+        sim, hand = simulate(found, *times), simulate(make(name, p, m), *times)
+        assert whole(sim) <= whole(hand) + 1e-9
+        assert max(sim.in_flight) <= limit
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 5, 40])
+def test_the_search_keeps_to_its_limit_and_buys_time_with_memory(limit):
+    p, m, times = 3, 7, (3, 2.5, 2, 0.25)
+    sims = [
+        simulate(schedule.automatic(p, m, held, *times), *times)
+        for held in (limit, limit + 1)
+    ]
+    assert max(sims[0].in_flight) <= limit and sims[1].bubble <= sims[0].bubble
+
+
+def test_the_search_reaches_two_published_rates():
+    """Those of ZB-H1 and ZB-H2, with their memory: Qi et al. 2024, tables 4 and 5."""
+    m, *times, _, first, second = PUBLISHED[0]
+    for limit, rate in ((8, first), (15, second)):
+        sim = simulate(schedule.automatic(8, m, limit, *times), *times)
+        assert round(sim.bubble, 4) == rate and sim.in_flight == [limit] * 8
+
+
+@pytest.mark.parametrize("limit", [0, 1.5, True, None])
+def test_bad_limits(limit):
+    with pytest.raises(ValueError, match="limit must be a whole number of micro-batch"):
+        schedule.automatic(2, 2, limit)
+
+
+# PyTorch's lists of actions
+
+PAIRS = [
+    ("GPipe", "gpipe", None),
+    ("1F1B", "1f1b", None),
+    ("LoopedBFS", "breadth-first", 2),
+    ("LoopedBFS", "breadth-first", 3),
+    ("Interleaved1F1B", "interleaved", 2),
+    ("Interleaved1F1B", "interleaved", 3),
+    ("InterleavedZeroBubble", "zb-h1", 1),
+    ("ZBVZeroBubble", "zb-v", None),
+    ("DualPipeV", "dualpipe-v", None),
+]
+
+
+@pytest.mark.parametrize(("kind", "name", "v"), PAIRS)
+@pytest.mark.parametrize("p", [1, 2, 3, 4, 8])
+def test_action_by_action_they_are_torchs(kind, name, v, p):
+    for m in (2 * p, 3 * p, 2 * p + 2, 4 * p + 1):
+        try:
+            theirs = schedule.from_torch(kind, p, m, v)
+        except ValueError as refusal:
+            assert "number of rounds" in str(refusal)  # m that are no rounds of p
+            continue
+        ours = make(name, p, m, v if name in schedule.makers.TAKE_V else None)
+        found = schedule.differences(ours, theirs)
+        if kind == "LoopedBFS":  # goes back in reverse order
+            found = schedule.differences(ours, backwards_turned(theirs))
+        if kind == "1F1B":  # its list numbers the last rank's forwards from 1
+            assert {rank for rank, *_ in found} <= {p - 1}
+            assert all(b == a._replace(micro=a.micro + 1) for _, _, a, b in found)
+        else:
+            assert found == []
+            validate(theirs)
+
+
+def backwards_turned(made):
+    """The schedule with the micro-batches of its backward passes in reverse order."""
+    turn = lambda a: a._replace(micro=made.m - 1 - a.micro) if a.kind == "B" else a
+    rows = tuple(tuple(map(turn, row)) for row in made.ranks)
+    return schedule.Schedule(rows, made.name)
+
+
+def test_torch_reads_as_text_and_says_what_it_refuses():
+    theirs = schedule.from_torch("DualPipeV", 1, 2)
+    assert str(theirs) == "rank 0   0F0 1F0 0F1 1B0 1W0 1F1 0B0 0W0 1B1 1W1 0B1 0W1"
+    assert repr(theirs).startswith("Schedule torch DualPipeV: 1 ranks")
+    with pytest.raises(ValueError, match="at least as many microbatches as stages"):
+        schedule.from_torch("DualPipeV", 2, 2)
+    with pytest.raises(ValueError, match="Unknown schedule name 'ZeroBubble'"):
+        schedule.from_torch("ZeroBubble", 2, 2)
+
+
+def test_differences_are_named_and_a_row_may_end_early():
+    ours, theirs = parse("0F0 0B0 0F1 0B1"), parse("0F0 0F1 0B0")
+    F1, B0, B1 = Action(0, "F", 1), Action(0, "B", 0), Action(0, "B", 1)
+    wanted = [(0, 1, B0, F1), (0, 2, F1, B0), (0, 3, B1, None)]
+    assert schedule.differences(ours, theirs) == wanted
+    assert schedule.differences(ours, ours) == []
 
 
 # Qi et al. 2024, tables 4 and 5: 6.2B model, p = 8; milliseconds.
@@ -212,6 +361,22 @@ def test_broken_schedules_are_shown_with_the_cell_marked(rule, text, cells):
         simulate(parse(text))
 
 
+@pytest.mark.parametrize(
+    ("text", "copies", "words"),
+    [
+        ("0F0 0B0\n0F1 0B1", 1, "Stage 0 is on rank 0 and on rank 1. (Each stage,"),
+        ("0F0\n0F1 0B1 0B0", 2, "on rank 0 and on rank 1 for micro-batch 0."),
+        ("0F0 0B0\n0F1 0B1\n0F2 0B2", 2, "rank 0 and on rank 1 and on rank 2 for"),
+    ],
+)
+def test_copies_of_a_stage_must_be_declared_and_whole(text, copies, words):
+    with pytest.raises(ScheduleError) as caught:
+        validate(parse(text, copies=copies))
+    assert words in str(caught.value) and caught.value.rule == "home"
+    validate(parse("0F0 0B0\n0F1 0B1", copies=2))
+    validate(parse(str(make("dualpipe", 4, 8)), copies=2))
+
+
 def test_the_message_of_a_circle_says_who_waits():
     with pytest.raises(ScheduleError) as caught:
         validate(parse("0F0 0B0 0F1 0B1\n1F0 1F1 1B0 1B1"))
@@ -244,7 +409,8 @@ def test_schedules_without_actions():
         (("gpipe", 0, 2), "p must be a whole number of at least 1, not 0"),
         (("gpipe", 2, 1.5), "m must be a whole number of at least 1, not 1.5"),
         (("gpipe", True, 1), "p must be a whole number"),
-        (("1f1b", 2, 2, 2), "Only interleaved takes v; 1f1b has one stage"),
+        (("1f1b", 2, 2, 2), "Only interleaved and breadth-first take v, the stages"),
+        (("dualpipe", 3, 6), "dualpipe needs an even number of ranks, not 3"),
         (("interleaved", 2, 2, 1), "v must be a whole number of at least 2, not 1"),
     ],
 )

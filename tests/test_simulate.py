@@ -416,6 +416,8 @@ def test_what_is_not_played_is_said(folder):
         (["--timeline", "t.pdf", "good.py"], "writes .png, .html, .json, not t.pdf"),
         (["--timeline", "no/t.png", "good.py"], "There is no folder no for t.png"),
         (["--timeout", "0", "good.py"], "timeout must be a number of seconds > 0"),
+        (["-m", "good.py"], "-m asks for a module, and good.py is none in this folder"),
+        (["-m", "bad.x"], "-m asks for a module, and bad.x is none in this folder"),
     ],
 )
 def test_bad_input_gets_a_sentence(folder, words, sentence, capsys, monkeypatch):
@@ -425,6 +427,21 @@ def test_bad_input_gets_a_sentence(folder, words, sentence, capsys, monkeypatch)
         cli.main()
     assert ended.value.code == 1
     assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["pack.train", "pack"])
+def test_a_module_by_its_name(folder, name):
+    (folder / "pack").mkdir()
+    text = "print(__name__, __package__, SEEN, sys.argv[1:])\nSEEN.append(rank)\n"
+    main = START + "from .shared import SEEN\n" + text
+    write(folder, **{"pack/train": main, "pack/__main__": main})
+    write(folder, **{"pack/shared": "SEEN = []\n", "pack/__init__": "print('once')\n"})
+    words = ["simulate", "-n", "2", "-m", name, "--width", "3"]
+    out = CliRunner().invoke(cli.app, words).stdout
+    for rank in range(2):
+        assert out.count(f"[rank {rank}] once\n") == 1
+        assert f"[rank {rank}] __main__ pack [] ['--width', '3']\n" in out
+    assert out.count("once") == 2
 
 
 def test_options_of_torchrun_are_not_taken_for_the_script(folder):

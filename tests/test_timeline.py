@@ -660,16 +660,94 @@ def test_a_profilers_trace_becomes_rows_and_waits(tmp_path):
 
 def test_what_is_no_trace_of_the_profiler(tmp_path):
     one = traced(tmp_path / "a.json", 0)
-    gpu = traced(tmp_path / "g.json", 1, ("kernel", "gemm", 7, 0, 1))
     (tmp_path / "b.json").write_text("[1]")
     for sources, sentence in (
         ((one, one), "one trace per rank, not of [0, 0]"),
         ((), "one trace per rank, not of []"),
         ((tmp_path / "b.json",), "is not a trace of torch.profiler"),
-        ((one, gpu), "reads traces of the CPU; this has kernels"),
     ):
         with pytest.raises(ValueError, match=re.escape(sentence)):
             Timeline.from_profiler(*sources)
+
+
+SUM = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+ADD = "void at::native::vectorized_elementwise_kernel<4, Add<float> >(int, Add<float>)"
+
+
+def test_the_trace_of_a_gpu_shows_kernels_copies_and_nccl(tmp_path):
+    nccl = traced(
+        tmp_path / "gpu.json",
+        0,
+        ("cpu_op", "aten::linear", 1, 1000, 1010),  # only asks for the kernel
+        ("user_annotation", "nccl:all_reduce", 1, 1010, 1015),
+        ("gpu_user_annotation", "nccl:all_reduce", 20, 1100, 1300),
+        ("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", 7, 1000, 1050),
+        ("gpu_memcpy", "Memcpy DtoD (Device -> Device)", 7, 1050, 1060),
+        ("kernel", "ampere_sgemm_128x64_tn", 7, 1060, 1200),
+        ("kernel", ADD, 9, 1150, 1190),  # another stream, at the same time
+        ("kernel", SUM, 20, 1100, 1300),
+    )
+    line = Timeline.from_profiler(nccl)
+    rows = {
+        stream: [(e.name, round(e.start * 1e6), round(e.stop * 1e6)) for e in events]
+        for stream, events in line.rows[0].items()
+    }
+    assert rows == {
+        "compute": [
+            ("wait", 0, 50),
+            ("Memcpy DtoD", 50, 60),
+            ("ampere_sgemm_128x64_tn", 60, 200),
+            ("vectorized_elementwise_kernel", 150, 190),
+            ("wait", 200, 300),
+        ],
+        "comm": [("all_reduce", 100, 300)],
+        "comm copies": [("copy to the GPU", 0, 50)],
+    }
+    assert line.exposed(0) == pytest.approx(150e-6)
+    line.to_chrome_trace(tmp_path / "out.json")
+    trace = json.loads((tmp_path / "out.json").read_text())
+    rows = [e for e in trace["traceEvents"] if e["name"] == "thread_name"]
+    names = [row["args"]["name"] for row in rows]
+    assert names == ["compute", "compute (2)", "comm", "comm copies"]
+
+
+def step_of_ddp(width):
+    net = nn.parallel.DistributedDataParallel(nn.Linear(width, width))
+    net(torch.ones(10, width)).sum().backward()
+    return dist.get_rank()
+
+
+def test_run_profiles_its_ranks():
+    run = d2lpar.run(step_of_ddp, 50, world_size=2, backend="gloo", profile=True)
+    assert run.results == [0, 1]
+    assert run.profile.world_size == 2 and run.profile.clock == "measured"
+    for rank in range(2):
+        names = {e.name for e in run.profile.rows[rank]["compute"]}
+        assert names >= {"aten::linear", "B Addmm"}
+        assert "all_reduce" in [e.name for e in run.profile.rows[rank]["comm"]]
+    looks = {e.look for e in run.profile if e.name == "B Addmm"}
+    assert looks == {"backward"}
+    plain = d2lpar.run(step_of_ddp, 50, world_size=2, backend="gloo")
+    assert plain.profile is None
+
+
+def fails_on_rank_1():
+    if dist.get_rank() == 1:
+        raise ValueError("on purpose")
+
+
+def test_a_profiled_rank_that_fails_is_named_with_its_line():
+    with pytest.raises(d2lpar.RankError, match="on purpose") as error:
+        d2lpar.run(fails_on_rank_1, world_size=2, backend="gloo", profile=True)
+    assert error.value.rank == 1
+    assert "test_timeline.py" in str(error.value)
+    assert error.value.run.results[1] is None
+
+
+def test_the_simulator_has_no_profile():
+    for value, sentence in ((True, "processes: use backend="), (1, "True or False")):
+        with pytest.raises((ValueError, TypeError), match=sentence):
+            d2lpar.run(step_of_ddp, 50, backend="sim", profile=value)
 
 
 def profiled(folder):

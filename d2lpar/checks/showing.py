@@ -23,6 +23,11 @@ def compared(came, wanted):
     return [*lines, f"differs first at {path}: {a}, expected {b}"]
 
 
+def as_number(value, n=1):
+    """A tensor of one number as this number, where both are allowed."""
+    return value.item() if torch.is_tensor(value) and value.numel() == 1 else value
+
+
 def first_difference(came, wanted):
     """(where, what came there, what was expected), as texts; None if nowhere.
 

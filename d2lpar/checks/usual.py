@@ -28,7 +28,8 @@ def usual_mistake(exercise, attempts, failing):
         return Mistake("hangs", "Ranks wait for each other; see who, above.")
     if first.error is not None:
         return Mistake("error", str(first.error).split("\n")[0])
-    if first.right and first.run.unwaited:
+    unwaited = [bool(a.run and not a.error and a.run.unwaited) for a in failing]
+    if all(unwaited) or (first.right and unwaited[0]):
         text = "It starts a message and never waits for it."
         return Mistake("no wait", text)
     where = _pattern(attempts, failing)
@@ -62,7 +63,8 @@ def _related(exercise, failing):
 def _raised(attempt):
     error, cause = attempt.error, attempt.cause
     rank = "It" if attempt.case.n == 1 else f"Rank {error.rank}"
-    line = f" in {error.line}" if error.line and "judging.py" not in error.line else ""
+    ours = any(room in (error.line or "") for room in ("judging.py", "rubrics"))
+    line = f" in {error.line}" if error.line and not ours else ""
     reason = str(cause).strip().split("\n")[0]
     return f"{rank} raises {type(cause).__name__}{line}: {reason}"
 

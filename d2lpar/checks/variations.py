@@ -9,6 +9,7 @@ once, in the rubric of the exercise.  The words of a variation and its answer st
 import copy
 import functools
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -20,6 +21,9 @@ from .judging import ranks, words
 from .rubrics.ex_06_2 import in_words
 from .rubrics.ex_09_1 import softsync_cases
 from .rubrics.ex_10_3 import stage_cases
+from .rubrics.ex_20_1 import cases as plan_cases
+from .rubrics.ex_20_2 import D as FEATURES
+from .rubrics.ex_20_4 import cases as table_cases
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,7 @@ def varied(exercise, name):
         ],
         words=said,
         perform=functools.partial(_perform, changed.perform, it),
-        shows=functools.partial(_turned, it.shows) if it.shows else exercise.shows,
+        shows=functools.partial(_shown, it, exercise) if it.shows else exercise.shows,
         public=exercise,
     )
 
@@ -97,6 +101,10 @@ def _perform(perform, it, fn, case, **options):
 def _call(fn, given, back, n, *arguments):
     value = fn(*given(n, *arguments)) if given else fn(*arguments)
     return _turned(back, value, n) if back else value
+
+
+def _shown(it, exercise, value, n):
+    return _turned(it.shows, exercise.shows(value, n), n)
 
 
 def _turned(way, value, n):
@@ -193,8 +201,7 @@ def _shared_and_turned(n, parameters, sizes):
 def _in_float64(n, config, sizes, N, T, counted):
     """The bytes of the same step with twice as large numbers; the loss stays."""
     short, long = (bytes_per_step(config, Mesh(*sizes), N, T, size) for size in (4, 8))
-    pairs = zip(AXES, counted, strict=True)
-    seen = tuple(long[axis] - 2 * (short[axis] - came) for axis, came in pairs)
+    seen = {axis: long[axis] - 2 * (short[axis] - counted[axis]) for axis in AXES}
     return config, sizes, N, T, seen
 
 
@@ -215,6 +222,69 @@ def _copies_are_neighbours(n, before, after, row):
 def _ranks_backwards(way, n):
     """The first of equally good placements becomes the last."""
     return [max(way) - r for r in way]
+
+
+def _with_a_reserve(n, model, plan, batch, memory):
+    """An eighth stays free: whatever fits has exactly as much room as in public."""
+    return model, plan, batch, -(-8 * memory // 7)
+
+
+def _of_all_gpus(n, rows):
+    return ([(*row[:5], row[5] * row[3], row[6]) for row in rows],)
+
+
+def _with_counts(messages, n):
+    return [(src, dst, start, stop - start) for src, dst, start, stop in messages]
+
+
+def _with_stops(messages, n):
+    return [(src, dst, start, start + count) for src, dst, start, count in messages]
+
+
+STEPS = 107  # of a run whose folders are named after what is left of them
+
+
+def _steps_left(n, files):
+    names = {path: re.sub(r"\d+", lambda k: str(STEPS - int(k[0])), path, count=1)
+             for path in files}  # fmt: skip
+    return ({names[path]: data for path, data in files.items()},)
+
+
+def _steps_done(number, n):
+    return STEPS - number
+
+
+def _price_of_all(n, model, offers, *more):
+    return model, [(cluster, price * cluster.n) for cluster, price in offers], *more
+
+
+def _scaled(table, factor):
+    return {
+        term: told if term == "worst" else tuple(factor * each for each in told)
+        for term, told in table.items()
+    }
+
+
+def _to_seconds(table, n):
+    return _scaled(table, 1e-3)
+
+
+def _to_milliseconds(table, n):
+    return _scaled(table, 1e3)
+
+
+MESSAGES_FIRST = ("tensor", "data", "compute")
+
+
+def _larger_steps(n, *given):
+    """A loss that is divided by the features needs a larger step for the same."""
+    *rest, lr = given
+    return *rest, lr * FEATURES
+
+
+def _whole_loss(value, n):
+    loss, new = value
+    return loss * FEATURES, new
 
 
 VARIATIONS = {
@@ -252,9 +322,21 @@ VARIATIONS = {
     "15.2b": Variation(given=_in_float64),
     "15.3b": Variation(back=_backwards, shows=_backwards),
     "16.1b": Variation(given=lambda n, *given: (*given[:-1], given[-1][::-1])),
+    "16.2b": Variation(given=_with_a_reserve),
+    "16.3b": Variation(given=_of_all_gpus),
     "17.1b": Variation(given=_to_base_2),
     "17.2b": Variation(given=lambda n, T, p, window, order: (T, p, window - 1, order)),
     "17.3b": Variation(back=_backwards, shows=_backwards),
     "18.2b": Variation(given=_copies_are_neighbours),
     "18.3b": Variation(back=_ranks_backwards, shows=_ranks_backwards),
+    "19.1b": Variation(given=lambda n, x: (x.flip(0),)),
+    "19.2b": Variation(back=_with_stops, shows=_with_counts),
+    "19.3b": Variation(given=_steps_left, back=_steps_done, shows=_steps_done),
+    "20.1b": Variation(change={"cases": functools.partial(plan_cases, wanted="money")}),
+    "20.1c": Variation(given=_price_of_all),
+    "20.2b": Variation(given=_larger_steps, back=_whole_loss),
+    "20.4b": Variation(
+        change={"cases": functools.partial(table_cases, first=MESSAGES_FIRST)}
+    ),
+    "20.4c": Variation(back=_to_seconds, shows=_to_milliseconds),
 }

@@ -179,9 +179,9 @@ def calibrate(rows):
     """
     found = {}
     for row in rows:
-        model, cluster, plan, batch, seconds = _row(row)
+        model, cluster, plan, batch, seconds = as_row(row)
         plan.check(model, cluster.n or plan.ranks, batch)
-        fit = _reached(model, cluster, plan, batch, seconds)
+        fit = reached(model, cluster, plan, batch, seconds)
         found.setdefault(cluster.gpu.short.split("-")[0], []).append(fit)
     if not found:
         raise ValueError("calibrate needs a row of a published run.")
@@ -189,7 +189,8 @@ def calibrate(rows):
     return Shares(middle, sum(middle.values()) / len(middle))
 
 
-def _row(row):
+def as_row(row):
+    """(model, cluster, plan, batch, seconds) of a row of any kind."""
     names = ("model", "cluster", "plan", "batch", "seconds")
     if isinstance(row, dict):
         return tuple(row[name] for name in names)
@@ -198,7 +199,7 @@ def _row(row):
     return tuple(row)
 
 
-def _reached(model, cluster, plan, batch, seconds):
+def reached(model, cluster, plan, batch, seconds):
     """The share with which this run takes so long, by bisection."""
     low, high = 0.01, 1.0
     for _ in range(40):

@@ -5,24 +5,20 @@ from dataclasses import replace
 
 from .memory import stages
 from .model import Plan
-from .predictions import (
-    predicted,
-    uses_flash,
-    usual_shares,
-)
+from .predictions import predicted, uses_flash, usual_shares
 
 
 def plans(
     model, cluster, batch, shares=None, *, micro_batches=(1, 2, 4, 8),
     interleaves=(1, 2, 3, 4), zeros=(1, 3), contexts=(1,),
-    recomputes=("none", "selective", "full"), flash=None,
+    recomputes=("none", "selective", "full"), flash=None, reserve=0.1,
 ):  # fmt: skip
     """Return the Predictions of all plans that fit, best first.
 
     The keywords say what is tried; data, tensor and pipeline are all that
-    divide the GPUs.  A plan that recomputes more than it must to fit is
-    slower for nothing, so it is left out.  Tensor ranks cut norms along the
-    sequence, which costs no time.
+    divide the GPUs.  The share `reserve` of a GPU's memory stays free, as
+    runs hold more than formulas count.  No plan recomputes more than it
+    must to fit.  Tensor ranks always share the norms.
     """
     shares, found = shares or usual_shares(), []
     tried = itertools.product(micro_batches, interleaves, zeros)
@@ -33,8 +29,8 @@ def plans(
         if plan.obstacle(model, batch):
             continue
         ways = (replace(plan, recompute=each) for each in recomputes)
-        way = next((w for w in ways if fits(model, cluster, w, batch)), None)
-        if way:
+        able = (w for w in ways if fits(model, cluster, w, batch, reserve))
+        if way := next(able, None):
             found.append(predicted(model, cluster, way, batch, shares))
     return sorted(found, key=lambda one: one.seconds)
 
@@ -49,10 +45,13 @@ def every_mesh(model, cluster, contexts=(1,)):
             yield {"data": data, "tensor": t, "pipeline": p, "context": c}
 
 
-def fits(model, cluster, plan, batch):
-    """Return whether every GPU has room for what it would hold."""
+def fits(model, cluster, plan, batch, reserve=0.0):
+    """Return whether every GPU has room, with a share of it in reserve."""
+    if not 0 <= reserve < 1:
+        text = "reserve is the share of a GPU's memory that stays free"
+        raise ValueError(f"{text}, at least 0 and below 1, not {reserve!r}.")
     held = stages(model, plan, batch, uses_flash(plan, cluster))
-    return max(map(sum, held)) <= cluster.gpu.memory
+    return max(map(sum, held)) <= (1 - reserve) * cluster.gpu.memory
 
 
 DEGREES = "data", "tensor", "pipeline", "context", "micro_batch", "interleave"

@@ -34,12 +34,15 @@ def needs(action, stages):
 class Schedule:
     """Who does what, in which order: a tuple of Actions for every rank.
 
-    p ranks, m micro-batches, `home` {stage: the rank that has it}.  `splits` is
-    true if the W are actions of their own.
+    p ranks, m micro-batches, `home` {stage: the rank that has it}, `at` {action:
+    its rank}.  `splits` is true if the W are actions of their own.  With two
+    `copies`, two ranks have each stage, and share the micro-batches; then a stage
+    has no single home.
     """
 
     ranks: tuple
     name: str = "by hand"
+    copies: int = 1
 
     every = property(lambda self: [a for row in self.ranks for a in row])
     p = property(lambda self: len(self.ranks))
@@ -47,6 +50,7 @@ class Schedule:
     stages = property(lambda self: 1 + max(a.stage for a in self.every))
     splits = property(lambda self: any(a.kind == "W" for a in self.every))
     home = property(lambda self: {a.stage: r for r, _, a in cells(self)})
+    at = property(lambda self: {a: r for r, _, a in cells(self)})
 
     def __str__(self):
         return table(self)
@@ -73,7 +77,7 @@ RULES = {
     "text": "An action is a stage, one of F B W, and a micro-batch, as in 2F0.",
     "stages": "Stages have the numbers 0, 1, 2 and so on.",
     "micro-batches": "Micro-batches have the numbers 0, 1, 2 and so on.",
-    "home": "Each stage lives on one rank.",
+    "home": "Each stage, or each copy of it, lives on one rank.",
     "once": "A rank takes each action once.",
     "complete": "Every stage sees every micro-batch forward and backward.",
     "weights": "All micro-batches of all stages have a W, or none has one.",
@@ -107,17 +111,18 @@ def table(schedule, marks=(), missing=None, width=10):
     return "\n".join(rows)
 
 
-def parse(text, name="by hand"):
+def parse(text, name="by hand", copies=1):
     """Return the Schedule of a text: a line per rank, with spaces between actions.
 
     A line may begin with "rank 0", so `parse(str(schedule))` gives the schedule.
+    `copies` is the number of ranks that have each stage.
     """
     lines = [re.sub(r"^\s*rank\s+\d+", "", line) for line in text.splitlines()]
     words = [line.split() for line in lines if line.strip()]
     rows = [tuple(map(_action, row)) for row in words]
     if not rows:
         raise ScheduleError("text", "There is no action in this text.")
-    return Schedule(tuple(rows), name)
+    return Schedule(tuple(rows), name, copies)
 
 
 def _action(word):

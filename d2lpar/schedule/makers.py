@@ -3,6 +3,7 @@
 from collections import deque
 
 from .actions import Action, Schedule
+from .folded import dualpipe, dualpipe_v, zb_v
 
 # Every rank begins with `warm` forwards, and then alternates.  The number of these
 # forwards decides how long a rank waits, and how many micro-batches it holds.
@@ -81,6 +82,23 @@ def _groups(p, m):
     return [range(a, b) for a, b in zip(ends, ends[1:], strict=False)]
 
 
+def breadth_first(p, m, v=2):
+    """Run all micro-batches through a stage before the rank's next stage.
+
+    Stages lie as in `interleaved`, and the bubble is the same.  All
+    micro-batches are held on all stages.  A rank comes to a stage at most
+    twice in a step, so it gathers sharded weights at most twice.
+    Lamy-Poirier 2023.
+    """
+    rows = []
+    for r in range(p):
+        up = range(r, v * p, p)
+        forwards = [a for s in up for a in _actions(s, "F", m)]
+        backwards = [a for s in up[::-1] for a in _actions(s, "B", m)]
+        rows.append(forwards + backwards)
+    return rows
+
+
 def zero_bubble(p, m, ahead=1):
     """Put W off until the rank would have to wait (Qi et al. 2024, section 2).
 
@@ -114,26 +132,33 @@ MAKERS = {
     "zb-h1": zero_bubble,
     "zb-h2": lambda p, m: zero_bubble(p, m, ahead=2),
     "pipedream": one_f_one_b,  # the same order, without a flush
+    "breadth-first": breadth_first,
+    "zb-v": zb_v,
+    "dualpipe-v": dualpipe_v,
+    "dualpipe": dualpipe,
 }
+TAKE_V = {"interleaved", "breadth-first"}
 
 
 def make(name, p, m, v=None):
     """Return the Schedule of that name for p ranks and m micro-batches.
 
-    Names: naive gpipe 1f1b interleaved zb-h1 zb-h2 pipedream.  `interleaved` has
-    v stages on each rank, 2 by default.  Raises ValueError for anything else.
+    Names: naive gpipe 1f1b interleaved zb-h1 zb-h2 pipedream breadth-first zb-v
+    dualpipe-v dualpipe.  `interleaved` and `breadth-first` have v stages on each
+    rank, 2 by default.  Raises ValueError for anything else.
     """
     if name not in MAKERS:
         known = ", ".join(MAKERS)
         raise ValueError(f"There is no schedule {name!r}. Choose one of {known}.")
-    if v is not None and name != "interleaved":
-        text = f"Only interleaved takes v; {name} has one stage on each rank."
-        raise ValueError(text)
+    if v is not None and name not in TAKE_V:
+        text = "Only interleaved and breadth-first take v, the stages on each rank;"
+        raise ValueError(f"{text} {name} has a number of its own.")
     _check_count("p", p, 1)
     _check_count("m", m, 1)
     _check_count("v", 2 if v is None else v, 2)
     rows = MAKERS[name](p, m, *[v] * (v is not None))
-    return Schedule(tuple(map(tuple, rows)), name)
+    copies = 2 if name == "dualpipe" else 1
+    return Schedule(tuple(map(tuple, rows)), name, copies)
 
 
 def _check_count(letter, count, least):

@@ -5,14 +5,20 @@ from collections import defaultdict, deque
 from .actions import KINDS, Action, ScheduleError, cells, needs
 
 
-def validate(schedule):
+def validate(schedule, copies=None):
     """Raise ScheduleError unless every rank can take its actions and none is missing.
 
     The error names the rule (see RULES) and shows the table, with the cell marked.
+    `copies` is how many of a stage there may be, if not as many as there are.
     """
+    if copies and schedule.copies > copies:
+        text = f"Its stages have {schedule.copies} copies, whose gradients must be"
+        text += " summed. Execute it with d2lpar.replicated.Replicated,"
+        raise ScheduleError("home", f"{text} or use one without copies.")
     if not schedule.ranks or not any(schedule.ranks):
         raise ScheduleError("complete", "There is no action in this schedule.")
     _check_numbers(schedule)
+    _check_homes(schedule)
     _check_positions(schedule)
     _check_complete(schedule)
     _, stuck = play(schedule, lambda action: 0.0)
@@ -34,14 +40,10 @@ def _check_numbers(schedule):
 
 
 def _check_positions(schedule):
-    """Check that a stage has one rank, and each action once, in the order F, B, W."""
-    home, seen = {}, {}
+    """Check that each action is there once, in the order F, B, W."""
+    seen = {}
     for rank, position, action in cells(schedule):
         mark = [(rank, position)]
-        first = home.setdefault(action.stage, rank)
-        if first != rank:
-            text = f"Stage {action.stage} is on rank {first} and on rank {rank}."
-            raise ScheduleError("home", text, schedule, mark)
         if action in seen:
             text = f"{action} appears twice in the row of rank {rank}."
             raise ScheduleError("once", text, schedule, [(rank, seen[action]), *mark])
@@ -53,6 +55,21 @@ def _check_positions(schedule):
             if needed in schedule.ranks[rank]:
                 text = f"{action} comes before {needed}."
                 raise ScheduleError(rule, text, schedule, mark)
+
+
+def _check_homes(schedule):
+    """Check that a stage has a rank for each copy, and one for each micro-batch."""
+    found = defaultdict(list)
+    for rank, position, action in cells(schedule):
+        stage, _, micro = action
+        for key, most in ((stage, schedule.copies), ((stage, micro), 1)):
+            if rank not in found[key]:
+                found[key].append(rank)
+            if len(found[key]) > most:
+                ranks = " and on ".join(f"rank {r}" for r in found[key])
+                which = f" for micro-batch {micro}" if schedule.copies > 1 else ""
+                text = f"Stage {stage} is on {ranks}{which}."
+                raise ScheduleError("home", text, schedule, [(rank, position)])
 
 
 def _check_complete(schedule):
@@ -74,7 +91,7 @@ def _say_who_waits(schedule, stuck):
     while rank not in chain:
         chain.append(rank)
         waits = schedule.ranks[rank][stuck[rank]]
-        rank = schedule.home[_missing_need(schedule, stuck, waits).stage]
+        rank = schedule.at[_missing_need(schedule, stuck, waits)]
     circle = chain[chain.index(rank) :]
     steps = []
     for rank in circle:
@@ -89,7 +106,7 @@ def _say_who_waits(schedule, stuck):
 def _missing_need(schedule, stuck, action):
     """Return what this action waits for: a need that has not been met."""
     for need in needs(action, schedule.stages):
-        rank = schedule.home[need.stage]
+        rank = schedule.at[need]
         if rank in stuck and need in schedule.ranks[rank][stuck[rank] :]:
             return need
 
@@ -100,7 +117,7 @@ def play(schedule, cost, comm=0.0):
     They are {action: (start, stop)} and {rank: position of its next action}.
     `cost(action)` is its time; `comm` passes between actions of two ranks.
     """
-    stages, home, rows = schedule.stages, schedule.home, schedule.ranks
+    stages, at, rows = schedule.stages, schedule.at, schedule.ranks
     times, free, position = {}, [0.0] * schedule.p, [0] * schedule.p
     ready, asleep = deque(range(schedule.p)), defaultdict(list)
     while ready:
@@ -111,7 +128,7 @@ def play(schedule, cost, comm=0.0):
             if missing:
                 asleep[missing[0]].append(rank)  # until that one is over
                 break
-            way = [comm * (home[need.stage] != rank) for need in needed]
+            way = [comm * (at[need] != rank) for need in needed]
             came = [times[x][1] + w for x, w in zip(needed, way, strict=True)]
             start = max([free[rank], *came])
             free[rank] = start + cost(action)

@@ -53,7 +53,7 @@ def simulate(schedule, forward=1.0, backward=2.0, weight=0.0, comm=0.0):
     Raises ScheduleError for a schedule that cannot be played.
     """
     validate(schedule)
-    cost = _costs(schedule, forward, backward, weight)
+    cost = costs(schedule, forward, backward, weight)
     if not comm >= 0:
         raise ValueError(f"comm must be a time of at least 0, not {comm!r}.")
     times, _ = play(schedule, cost, comm)
@@ -67,9 +67,9 @@ def simulate(schedule, forward=1.0, backward=2.0, weight=0.0, comm=0.0):
 
 
 def _timeline(schedule, times):
-    home = schedule.home
+    at = schedule.at
     events = [
-        Event(home[action.stage], "compute", str(action), *span)
+        Event(at[action], "compute", str(action), *span)
         for action, span in times.items()
     ]
     return Timeline(events, schedule.p)
@@ -85,7 +85,7 @@ def in_flight(schedule, rank):
     return counts
 
 
-def _costs(schedule, forward, backward, weight):
+def costs(schedule, forward, backward, weight):
     """Return a function from an action to its time."""
     stages = schedule.stages
     F = _per_stage("forward", forward, stages)

@@ -9,7 +9,7 @@ from .events import PASSES
 from .looks import FACES as LOOKS
 from .looks import picture_class
 
-# Okabe-Ito colours; a rank's second stage has the darker ones.
+# Okabe-Ito colours; a rank's second stage has the darker ones, and a second copy.
 FACES = {letter: LOOKS[name] for letter, name in PASSES.items()}
 DARKER = {"F": "#0072B2", "B": "#D55E00", "W": "#8A8000"}
 HATCHES = {"F": "", "B": "", "W": ".."}
@@ -80,10 +80,13 @@ def _draw_boxes(ax, sim):
     from matplotlib.patches import Rectangle
 
     digits = max(len(_parts(event)[2]) for event in sim.timeline)
+    p, parts = sim.timeline.world_size, [(e, *_parts(e)) for e in sim.timeline]
+    first = {stage: e.rank for e, stage, _, micro in parts if micro == "0"}
     for event in sim.timeline:
         stage, kind, micro = _parts(event)
         start, span = event.start, event.stop - event.start
-        dark, hatch = stage // sim.timeline.world_size % 2, HATCHES[kind]
+        other_way = event.rank != first[stage]  # a copy for other micro-batches
+        dark, hatch = other_way or stage // p % 2, HATCHES[kind]
         face = (DARKER if dark else FACES)[kind]
         style = {"facecolor": face, "hatch": hatch, "edgecolor": "white", "lw": 0.6}
         ax.add_artist(Rectangle((start, event.rank - 0.43), span, 0.86, **style))

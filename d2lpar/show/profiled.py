@@ -1,17 +1,25 @@
-"""What PyTorch's profiler saw of ranks on the CPU, as the events of a timeline.
+"""What PyTorch's profiler saw of ranks, as the events of a timeline.
 
-Each rank has profiled itself with `torch.profiler.profile`.  Its outermost operations
-are what it computed.  What its backend did, annotations such as `gloo:all_reduce`, are
-its messages and collectives.  While those last and it computes nothing, it waits.
+Each rank has profiled itself with `torch.profiler.profile`.  Without a GPU its
+outermost operations are what it computed, and annotations of its backend such as
+`gloo:all_reduce` its messages and collectives.  With a GPU, kernels are what it
+computed, and those of NCCL and copies to or from the host are its communication.  While
+that lasts and the rank computes nothing, it waits.
 """
 
 import json
 import os
+import re
 import tempfile
 
 from .events import Event, merged
 
 ENDS = {"send": "send", "recv": "recv"}  # rows of messages; collectives have "comm"
+_ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
+_READ = ("cpu_op", "user_annotation", *_ON_GPU)  # categories of events
+_NCCL = re.compile(r"nccl\w*Kernel_([A-Za-z]+)")
+_COPY = re.compile(r"Memcpy (HtoD|DtoH)")
+_COPIES = {"HtoD": "copy to the GPU", "DtoH": "copy to the host"}
 
 
 def events_of(sources):
@@ -37,8 +45,24 @@ def events_of(sources):
     return events, max(ranks) + 1
 
 
+def kept(source):
+    """What `events_of` reads of a profile's trace; small enough to be sent."""
+    trace = _load(source)
+    about = {name: trace[name] for name in _ABOUT if name in trace}
+    return about | {"traceEvents": [e for e in trace["traceEvents"] if _is_read(e)]}
+
+
+_ABOUT = "distributedInfo", "baseTimeNanoseconds"
+
+
+def _is_read(event):
+    return event.get("ph") == "X" and event.get("cat") in _READ
+
+
 def _load(source):
-    """The trace of a profile, or of a file that one has written."""
+    """The trace of a profile, of a file that one has written, or the trace itself."""
+    if isinstance(source, dict):
+        return source
     if hasattr(source, "export_chrome_trace"):
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "trace.json")
@@ -63,22 +87,40 @@ def _rank(trace, count):
 def _spans(trace, base):
     """[(stream, name, start, stop)] of what a rank did, in us after `base`, in ns."""
     later, found, threads = (trace["baseTimeNanoseconds"] - base) / 1e3, [], {}
-    for event in trace["traceEvents"]:
-        kind, name = event.get("cat"), event.get("name", "")
-        if kind == "kernel":
-            raise ValueError("from_profiler reads traces of the CPU; this has kernels")
-        if event.get("ph") != "X":
-            continue
-        start = later + event["ts"]
+    read = [event for event in trace["traceEvents"] if _is_read(event)]
+    on_gpu = [event for event in read if event["cat"] in _ON_GPU]
+    for event in read:
+        name, start = event["name"], later + event["ts"]
         span = start, start + event["dur"]
         backend, _, call = name.partition(":")
-        if kind == "user_annotation" and backend in ("gloo", "nccl") and call:
-            found.append((ENDS.get(call, "comm"), call, *span))
-        elif kind == "cpu_op" and not name.startswith("c10d"):
-            threads.setdefault(event["tid"], []).append((*span, name))
+        if event["cat"] == "user_annotation" and backend in ("gloo", "nccl") and call:
+            if backend == "gloo" or not on_gpu:  # NCCL's work is a kernel
+                found.append((ENDS.get(call, "comm"), call, *span))
+        elif event["cat"] == "cpu_op" and not name.startswith("c10d") and not on_gpu:
+            threads.setdefault(event["tid"], []).append((*span, _short(name)))
+        elif event["cat"] in _ON_GPU:
+            found.append((*_of_a_kernel(name), *span))
     for operations in threads.values():
         found += [("compute", name, *span) for *span, name in _outermost(operations)]
     return found
+
+
+def _short(name):
+    """The name of an operation; one of the backward pass is `B Addmm`."""
+    node = name.partition("evaluate_function: ")[2].rpartition("::")[2]
+    return "B " + re.sub(r"Backward\d*$", "", node) if node else name
+
+
+def _of_a_kernel(name):
+    """(row, short name) of what a GPU has executed."""
+    nccl, copy = _NCCL.match(name), _COPY.match(name)
+    if nccl:
+        words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", nccl[1]).lower()
+        return "comm", words  # all_reduce; send_recv has no side of its own
+    if copy:
+        return "comm copies", _COPIES[copy[1]]
+    bare = re.sub(r"^void ", "", name).partition("<")[0].partition("(")[0]
+    return "compute", bare.rpartition("::")[2].strip()
 
 
 def _outermost(operations):

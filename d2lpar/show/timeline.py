@@ -41,11 +41,13 @@ class Timeline:
 
     @classmethod
     def from_profiler(cls, *sources: Any) -> Timeline:
-        """What `torch.profiler` saw of ranks on the CPU, in the course's own picture.
+        """What `torch.profiler` saw of ranks, in the course's own picture.
 
         Each source is a finished `torch.profiler.profile`, or the path of the trace
-        that a rank's profile has exported.  The times are measured, and those of
-        ranks on one machine have one zero.  The sizes of messages are not known.
+        that a rank's profile has exported.  On GPUs, kernels compute, those of NCCL
+        and copies from or to the host communicate, and what streams do at the same
+        time is drawn one above the other.  The times are measured, and those of ranks
+        on one machine have one zero.  The sizes of messages are not known.
         """
         events, world_size = events_of(sources)
         return cls(events, world_size, clock="measured")

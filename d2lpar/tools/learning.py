@@ -83,6 +83,9 @@ def simulate(
         int | None,
         typer.Option("-n", "--ranks", min=1, help="Those of the cluster, else 4."),
     ] = None,
+    module: Annotated[
+        bool, typer.Option("-m", "--module", help="SCRIPT is a module's name.")
+    ] = False,
     cluster: Annotated[
         str | None, typer.Option(help="Such as 8xA100, or 4x8xH100 for four nodes.")
     ] = None,
@@ -109,7 +112,7 @@ def simulate(
     simulating.check_timeline(timeline)
     check_folder(timeline)
     where, count = simulating.cluster_for(cluster, network, ranks, gloo)
-    program = simulating.script(path, context.args, output, count)
+    program = simulating.script(path, context.args, output, count, module=module)
     with refusing(ValueError, RuntimeError):
         run, error = simulating.simulate(program, count, where, gloo, timeout)
     simulating.tell(program, run, error, timeline)
@@ -202,6 +205,30 @@ def _prove(out, backend, ranks):
         out.write_text(report, encoding="utf-8")
     if any(proof.state == proving.FAILED for proof in proofs):
         raise typer.Exit(1)
+
+
+@commands.command()
+def record(
+    out: Annotated[
+        Path | None, typer.Option(help="The file; else named after the machine.")
+    ] = None,
+    repeats: Annotated[
+        int, typer.Option(min=1, help="Of measuring, then running.")
+    ] = 3,
+    quick: Annotated[bool, typer.Option(help="Less of all, in a minute.")] = False,
+):
+    """Measure this machine and predict its runs; write both into one JSON file."""
+    ready()
+    from . import record as recording
+
+    check_folder(out)
+    os.environ["D2LPAR_PROGRESS"] = "0"  # one bar at a time
+    console, figures = Console(highlight=False), {}
+    for step in done(recording.plan(repeats, quick), "steps", console):
+        recording.bench.add(figures, step)
+    for table in recording.bench.tables(figures):
+        console.print(table)
+    print(recording.write(figures, out))
 
 
 @commands.command()

@@ -103,8 +103,7 @@ def tables(root):
     if not (root / "INSTRUCTORS.md").is_file():
         return []
     paths = sorted(root.glob("chapters/*.ipynb"))
-    known = {path.stem[:2]: told(notebooks.read(path)) for path in paths}
-    changed = []
+    known, changed = known_in(root), []
     for path in (root / "README.md", root / "INSTRUCTORS.md"):
         old = path.read_text(encoding="utf-8")
         if (new := in_text(old, known)) != old:
@@ -118,6 +117,18 @@ def tables(root):
         notebooks.write(paths[0], start)
         changed.append(paths[0])
     return changed
+
+
+def known_in(root):
+    """{number: Minutes} of chapters, then of exercises to the whole course."""
+    paths = sorted(Path(root).glob("chapters/*.ipynb"))
+    known = {path.stem[:2]: told(notebooks.read(path)) for path in paths}
+    for path in sorted(Path(root).glob("exercises/*.ipynb")):
+        if path.stem[:2] not in known:
+            every = catalogue.listed(notebooks.read(path))
+            declared = sum(each.minutes for each in every)
+            known[path.stem[:2]] = Minutes(0, 0, 5 * round(declared / 5))
+    return known
 
 
 def in_text(text, known):

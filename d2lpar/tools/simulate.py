@@ -4,6 +4,7 @@ import contextlib
 import linecache
 import os
 import sys
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 from ..errors import Interrupted, RankError
@@ -27,8 +28,14 @@ PAGE = """<!DOCTYPE html>
 """
 
 
-def script(path, arguments, output, ranks, seed=0):
-    """The Script for `play`; Refused where there is none or it cannot be compiled."""
+def script(path, arguments, output, ranks, seed=0, module=False):
+    """The Script for `play`; Refused where there is none or it cannot be compiled.
+
+    `module`: the path is a module's name, as in `python -m`.
+    """
+    folder, package = None, None
+    if module:
+        folder, (path, package) = os.getcwd(), _module(str(path))
     file = Path(path).absolute()
     linecache.checkcache(str(file))  # it may be another one than a moment ago
     try:
@@ -39,7 +46,28 @@ def script(path, arguments, output, ranks, seed=0):
         where = f"{place((str(file), getattr(error, 'lineno', None) or 0))}"
         raise Refused(f"{where} is not Python: {error}") from None
     shown = {"all": range(ranks), "first": range(1), "none": ()}[output]
-    return Script(str(file), tuple(arguments), frozenset(shown), seed)
+    folder = folder or str(file.parent)
+    return Script(
+        str(file), tuple(arguments), frozenset(shown), seed, folder, package or None
+    )
+
+
+def _module(name):
+    """(file, package) of a module found from this folder, which is not executed."""
+    inside, spec = "", None
+    places = [os.getcwd(), *sys.path]
+    for part in [*name.split("."), "__main__"]:
+        if part == "__main__" and places is None:
+            break  # it is no package
+        inside = f"{inside}.{part}".lstrip(".")
+        spec = places and PathFinder.find_spec(inside, places)
+        places = spec and spec.submodule_search_locations
+    if spec is None or not spec.has_location:
+        raise Refused(
+            f"-m asks for a module, and {name} is none in this folder or among the "
+            "installed packages: write its name with dots, without .py."
+        )
+    return spec.origin, spec.parent
 
 
 def cluster_for(spec, network, ranks, gloo):

@@ -21,19 +21,21 @@ def from_environment(variable, check):
         raise ValueError(f"environment variable {variable}: {error}") from None
 
 
+# What run is called with.
 USUAL = dict.fromkeys(("world_size", "backend", "cluster", "device"))
-USUAL |= {"timeout": TIMEOUT, "seed": 0, "buffered": False}  # what run is called with
+USUAL |= {"timeout": TIMEOUT, "seed": 0, "buffered": False, "profile": False}
 
 
-def check_options(timeout, seed, buffered):
+def check_options(timeout, seed, buffered, profile):
     """Raise ValueError or TypeError for an option that no run can use."""
     number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
     if not number or not timeout > 0:
         raise ValueError(f"timeout must be a number of seconds > 0, not {timeout!r}")
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
         raise ValueError(f"seed must be an integer from 0 to 2**63 - 1, not {seed!r}")
-    if not isinstance(buffered, bool):
-        raise TypeError(f"buffered must be True or False, not {buffered!r}")
+    for name, value in (("buffered", buffered), ("profile", profile)):
+        if not isinstance(value, bool):
+            raise TypeError(f"{name} must be True or False, not {value!r}")
 
 
 def check_function(fn, args, kwargs, given):

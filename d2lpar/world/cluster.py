@@ -15,18 +15,24 @@ not on a data sheet stands below with its source, and is a keyword of `Cluster.o
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from ..show.topology import plot_cluster
-from .hardware import DEFAULT_SHARE, DOUBLE_SHARE, MATMUL_SHARE, Gpu, find_gpu
+from .hardware import DEFAULT_SHARE, DOUBLE_SHARE, MATMUL_SHARE, Gpu
+from .hardware import bits_per_second as bits_per_second
+from .hardware import find_gpu as find_gpu
 from .hardware import gpus as gpus
+from .hardware import parse_cluster as parse_cluster
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import torch
     from matplotlib.figure import Figure
 
+    from .measured import MeasuredCluster
     from .runs import Run
 
 # Seconds per message, software included.  Eight A100 need 84 us besides the bytes
@@ -64,6 +70,7 @@ class Cluster:
     """
 
     plain: ClassVar[Cluster]  # 10 us and 10 GB/s between all ranks
+    measured: ClassVar[bool] = False
 
     name: str
     n: int | None = None
@@ -83,6 +90,7 @@ class Cluster:
     protocols: tuple = ((1.0, 1.0),)  # of native collectives, see PROTOCOLS
     host_memory: float | None = None  # bytes per node; None: as much as one likes
     slowed: tuple = ()  # (rank, factor), one per slow rank
+    cores: int | None = None  # processors that all ranks share; None: one each
     _paths: dict = field(default_factory=dict, init=False, compare=False)
 
     @classmethod
@@ -139,7 +147,7 @@ class Cluster:
         other shares a link per direction.  The two GPUs of a K80 share a slot.
         Raises ValueError on what it does not know.
         """
-        nodes, per_node, gpu = _parse(spec)
+        nodes, per_node, gpu = parse_cluster(spec)
         given = {"latency": latency, "network_latency": network_latency}
         given |= {"launch": launch, "host_memory": host_memory}
         given |= {"contention": contention, "cards": cards, "share": share}
@@ -147,9 +155,32 @@ class Cluster:
         shares |= {"host_share": host_share}
         given, shares = _without_none(given), _without_none(shares)
         _check(shares, **given)
-        usual = _usual(nodes, per_node, gpu, _network(network), **shares)
+        usual = _usual(nodes, per_node, gpu, bits_per_second(network) / 8, **shares)
         name = f"{usual.name}, {network}" if nodes > 1 else usual.name
         return replace(usual, name=name, **given)
+
+    @staticmethod
+    def here(
+        ranks: tuple[int, ...] = (2, 4), seconds: float = 30.0, device: str = "cpu"
+    ) -> MeasuredCluster:
+        """Measure this machine, as a cluster on which "sim" predicts its runs.
+
+        ranks      numbers of processes between which messages are measured
+        seconds    that measuring may take, besides starting the processes
+        device     what computes: "cpu", or "cuda" (which nobody has tried yet)
+
+        `figures` holds all medians and quartiles, and what could not be measured.
+        """
+        here = import_module(".here", __package__)  # which needs this module
+        return here.measure(ranks, seconds, device)
+
+    @staticmethod
+    def load(path: str | Path) -> MeasuredCluster:
+        """Return the cluster that `Cluster.here().save(path)` has written.
+
+        Raises ValueError, in a sentence, where the file holds something else.
+        """
+        return import_module(".measured", __package__).load(path)
 
     def slow(self, rank: int, factor: float) -> Self:
         """A copy in which this rank computes `factor` times as long; links stay.
@@ -254,6 +285,10 @@ class Cluster:
         busy = max(flops / self.peak(dtype), bytes / self.gpu.memory_rate)
         return busy * self.slow_factor(rank)
 
+    def operation_seconds(self, rank, name, flops, bytes, dtype=None):
+        """`compute_seconds` of an operation with this name, such as "relu"."""
+        return self.compute_seconds(rank, flops, bytes, dtype)
+
     def launch_seconds(self, rank):
         """Seconds in which the host of this rank starts one operation."""
         return 0.0 if self.gpu is None else self.launch * self.slow_factor(rank)
@@ -332,40 +367,6 @@ def _usual(
         protocols=PROTOCOLS,
         host_memory=per_node * HOST_BYTES_PER_GPU,
     )
-
-
-def _parse(spec):
-    """(nodes, GPUs in each, Gpu) of "4x8xA100"."""
-    if not isinstance(spec, str):
-        raise TypeError(f"A cluster is a text such as '8xH100', not {spec!r}.")
-    match = re.fullmatch(r"\s*(?:(\d+)\s*x\s*)?(?:(\d+)\s*x\s*)?(.*\S)\s*", spec, re.I)
-    if not match or not re.search(r"[a-z0-9]", match[3], re.I):
-        raise ValueError(
-            f"'{spec}' names no GPU: write '8xH100', or '4x8xA100' for four nodes."
-        )
-    first, second = match[1], match[2]
-    nodes, per_node = (first, second) if second else ("1", first or "1")
-    if int(nodes) < 1 or int(per_node) < 1:
-        raise ValueError(f"A cluster has at least 1 node of 1 GPU, not '{spec}'.")
-    return int(nodes), int(per_node), find_gpu(match[3])
-
-
-def _network(text):
-    """Bytes per second of "100Gb", which is 100 Gbit/s."""
-    return bits_per_second(text) / 8
-
-
-def bits_per_second(text):
-    """Return 1e11 of "100Gb"."""
-    number = re.fullmatch(
-        r"\s*(\d+(?:\.\d+)?)\s*([MGT])b(?:it)?(?:/s|ps)?\s*", str(text)
-    )
-    if not number or float(number[1]) == 0:
-        raise ValueError(
-            f"A network needs its rate in bits per second, such as '100Gb', "
-            f"not {text!r}."
-        )
-    return float(number[1]) * {"M": 1e6, "G": 1e9, "T": 1e12}[number[2]]
 
 
 def _count(n, what):

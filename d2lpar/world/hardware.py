@@ -109,3 +109,32 @@ def _spellings(name):
     some = [w for w in words if w in OPTIONAL_WORDS]
     drops = (set(d) for k in range(len(some) + 1) for d in combinations(some, k))
     return {_plain("".join(w for w in words if w not in drop)) for drop in drops}
+
+
+def parse_cluster(spec):
+    """(nodes, GPUs in each, Gpu) of "4x8xA100"."""
+    if not isinstance(spec, str):
+        raise TypeError(f"A cluster is a text such as '8xH100', not {spec!r}.")
+    match = re.fullmatch(r"\s*(?:(\d+)\s*x\s*)?(?:(\d+)\s*x\s*)?(.*\S)\s*", spec, re.I)
+    if not match or not re.search(r"[a-z0-9]", match[3], re.I):
+        raise ValueError(
+            f"'{spec}' names no GPU: write '8xH100', or '4x8xA100' for four nodes."
+        )
+    first, second = match[1], match[2]
+    nodes, per_node = (first, second) if second else ("1", first or "1")
+    if int(nodes) < 1 or int(per_node) < 1:
+        raise ValueError(f"A cluster has at least 1 node of 1 GPU, not '{spec}'.")
+    return int(nodes), int(per_node), find_gpu(match[3])
+
+
+def bits_per_second(text):
+    """Return 1e11 of "100Gb"."""
+    number = re.fullmatch(
+        r"\s*(\d+(?:\.\d+)?)\s*([MGT])b(?:it)?(?:/s|ps)?\s*", str(text)
+    )
+    if not number or float(number[1]) == 0:
+        raise ValueError(
+            f"A network needs its rate in bits per second, such as '100Gb', "
+            f"not {text!r}."
+        )
+    return float(number[1]) * {"M": 1e6, "G": 1e9, "T": 1e12}[number[2]]

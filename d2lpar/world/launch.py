@@ -66,6 +66,7 @@ def run(
     timeout: float = TIMEOUT,
     seed: int = 0,
     buffered: bool = False,
+    profile: bool = False,
     **kwargs: Any,
 ) -> Run:
     """Every rank has executed `fn(*args, **kwargs)`; their results are in the `Run`.
@@ -81,6 +82,7 @@ def run(
     device      "cuda" shares one GPU in "sim" and "gloo"; "meta" computes no values
     timeout     real seconds without progress, after which the run ends
     buffered    "sim": small messages leave before they are received, as on sockets
+    profile     "gloo", "nccl": PyTorch's profiler watches, and the Run has `profile`
 
     A rank makes progress when it starts or ends a communication call, prints or
     returns.  Sleeping and looking at `is_completed()` is none, and printing alone ends
@@ -93,15 +95,15 @@ def run(
     a KeyboardInterrupt that has a line for every rank, and the Run so far.
     """
     _not_inside_a_rank()
-    ours = (world_size, backend, cluster, device, timeout, seed, buffered)
-    check_options(timeout, seed, buffered)
+    ours = (world_size, backend, cluster, device, timeout, seed, buffered, profile)
+    check_options(timeout, seed, buffered, profile)
     check_function(fn, args, kwargs, dict(zip(USUAL, ours, strict=True)))
     world = _World(world_size, backend, cluster, device)
     versions.check()
-    payload = _packed(fn, args, kwargs)
+    payload = _packed(fn, args, kwargs, world.watched(fn) if profile else fn)
     with running(), Progress() as progress:
         outcome = world.launch(payload, timeout, seed, buffered, progress)
-    return _finished(outcome, world)
+    return _finished(outcome, world, profile)
 
 
 def device() -> torch.device:
@@ -192,6 +194,17 @@ class _World:
         if self.device == "meta" and self.backend != "sim":
             raise ValueError('device="meta" has no values to send: use backend="sim"')
 
+    def watched(self, fn):
+        """The function under PyTorch's profiler."""
+        if self.backend == "sim":
+            raise ValueError(
+                "profile=True is for ranks that are processes: use backend="
+                '"gloo" or "nccl". What a simulated rank does is in run.timeline.'
+            )
+        from .real.profiling import Profiled
+
+        return Profiled(fn)
+
     def launch(self, payload, timeout, seed, buffered, progress):
         """The Outcome of the packed function in this world."""
         if self.backend == "sim":
@@ -221,11 +234,13 @@ class _World:
                 print(text, end="", file=sys.stderr, flush=True)
 
 
-def _finished(outcome, world):
+def _finished(outcome, world, profile=False):
     """The Run, with what was printed shown; or the failure is raised, with the Run."""
     results, failure = _results(outcome.reports)
     outcome.failure = outcome.failure or failure
-    result = _as_run(outcome, world, results)
+    traces = [pair[1] for pair in results if pair] if profile else []
+    results = [pair and pair[0] for pair in results] if profile else results
+    result = _as_run(outcome, world, results, traces)
     if outcome.failure is None and result.clock == "measured":
         outcome.failure = _silent_mismatch(outcome)  # "sim" has seen to it
     world.show(result, outcome)
@@ -252,7 +267,7 @@ def _results(reports):
     return results, failure
 
 
-def _as_run(outcome, world, results):
+def _as_run(outcome, world, results, traces=()):
     reports = outcome.reports
     ledger = Ledger([report.entries for report in reports])
     sim = world.backend == "sim"
@@ -269,6 +284,7 @@ def _as_run(outcome, world, results):
         world_size=world.world_size,
         device=world.device or ("cuda" if world.backend == "nccl" else "cpu"),
         timeline=Timeline(events, world.world_size, clock=clock),
+        profile=Timeline.from_profiler(*traces) if traces else None,
         bytes_sent=ledger.bytes_sent(),
         messages=ledger.messages(),
         ledger=ledger,
@@ -311,10 +327,10 @@ def _not_inside_a_rank():
         )
 
 
-def _packed(fn, args, kwargs):
+def _packed(fn, args, kwargs, watched):
     functions = filter(callable, [fn, *args, *kwargs.values()])
     try:
-        return ship.pack((fn, args, kwargs), *functions)
+        return ship.pack((watched, args, kwargs), *functions)
     except TypeError as error:
         name = getattr(fn, "__name__", repr(fn))
         raise TypeError(f"{name} or an argument cannot be copied: {error}") from error

@@ -10,6 +10,7 @@ from torch.utils.flop_counter import flop_registry
 from .torch_private import FakeTensor, TorchDispatchMode, load_compiler, never_compiled
 
 _LAYOUT_ONLY = ("empty", "new_empty", "detach", "alias")
+EMPTY = "empty"  # the name under which new memory without values is charged
 _kinds = {}  # id of an operation -> (what `_kind` says of it, the operation)
 _PLUMBING = ("c10d", "_c10d_functional", "_dtensor", "prim", "profiler")
 
@@ -59,8 +60,11 @@ class Meter(TorchDispatchMode):
                 self.add(storage, storage._cdata)
         elif creates:
             self._count(out, () if creates == "fresh" else args)
-        if costs and self.charge is not None:
-            self._charge(func, args, kwargs or {}, out)
+        if self.charge is not None:
+            if costs:
+                self._charge(func, args, kwargs or {}, out)
+            elif creates == "fresh" and _is_dense(out):
+                self.charge(EMPTY, 0, out.nbytes, out.dtype)
         return out
 
     def __enter__(self):
@@ -135,7 +139,7 @@ class Meter(TorchDispatchMode):
             flops = int(counter(*args, **kwargs, out_val=out))
         else:
             flops = sum(t.numel() for t in _tensors((out,)))
-        name = func._schema.name.split("::")[1].rstrip("_")
+        name = func._schema.name.split("::")[1]
         self.charge(name, flops, moved, tensors[0].dtype)
 
 

@@ -41,6 +41,7 @@ class Run:
     elapsed       seconds, by the clock ("virtual" or "measured")
     backend       the world: "sim", "gloo" or "nccl"; device "cpu", "cuda", "meta"
     timeline      all events; None where nothing was recorded
+    profile       what PyTorch's profiler saw, after `run(..., profile=True)`
     bytes_sent    payload bytes per rank; messages, their number per rank
     rounds        longest chain of messages, one in and one out per rank at a time
     unwaited      sends and receives that were started and that nobody waited for
@@ -69,6 +70,7 @@ class Run:
     peak_memory: list[int] | None
     cluster: Cluster | None
     aside: list[int]
+    profile: Timeline | None = None
 
     @cached_property
     def rounds(self) -> int | None:

@@ -55,6 +55,19 @@ def rank_after_rank(rows, m):
     ]
 
 
+@wrong("uneven ranks")
+def the_last_pass_takes_the_rest(rows, m):
+    each = [count // m for count in rows]
+    ends = [[k * size for k in range(m)] for size in each]
+    ends = [[*e, count] for e, count in zip(ends, rows, strict=True)]
+    return [[(e[k], e[k + 1]) for e in ends] for k in range(m)]
+
+
+@wrong("rank by rank")
+def passes_of_each_rank(rows, m):
+    return [list(each) for each in zip(*like_cards(rows, m), strict=True)]
+
+
 @wrong("lost rows")
 def whole_parts_only(rows, m):
     sizes = [count // m for count in rows]

@@ -106,6 +106,45 @@ def forgets_the_root(parameters, sizes):
     return square.item()
 
 
+@wrong("sum of norms")
+def adds_the_norm_of_each_parameter(parameters, sizes):
+    r, total = dist.get_rank(), torch.zeros(1, dtype=torch.float64)
+    for name, x, split in parameters:
+        total += x.norm() if counts(name, split, sizes, r) else 0.0
+    ring_allreduce(total)
+    return total
+
+
+@wrong("other order")
+def takes_the_pipeline_for_the_fastest_axis(parameters, sizes):
+    d, p, t = sizes
+
+    def chosen(name, split, sizes, r):
+        stage = r % p
+        first = r // (p * t) == 0 and (split or r // p % t == 0)
+        return first and not (name == "token" and 0 < stage == p - 1)
+
+    return with_rule(chosen)(parameters, sizes)
+
+
+@wrong("one stage")
+def never_counts_the_last_table(parameters, sizes):
+    d, p, t = sizes
+    last = lambda name, r: name == "token" and r // t % p == p - 1
+    chosen = lambda k, cut, s, r: counts(k, cut, s, r) and not last(k, r)
+    return with_rule(chosen)(parameters, sizes)
+
+
+@wrong("one stage")
+def halves_the_table_always(parameters, sizes):
+    (d, _, t), square = sizes, torch.zeros(1, dtype=torch.float64)
+    for name, x, split in parameters:
+        times = d * (1 if split else t) * (2 if name == "token" else 1)
+        square += x.square().sum() / times
+    ring_allreduce(square)
+    return square.sqrt()
+
+
 @wrong("too many bytes")
 def sends_all_gradients(parameters, sizes):
     """A slot for each rank, in which it puts what it counts."""
@@ -123,6 +162,13 @@ def with_torchs_own(parameters, sizes):
     square = total_of(parameters, sizes)
     dist.all_reduce(square)
     return square.sqrt().item()
+
+
+@wrong("wrong")
+def adds_up_in_float32(parameters, sizes):
+    square = total_of(parameters, sizes).float()
+    ring_allreduce(square)
+    return square.sqrt()
 
 
 @wrong("wrong")

@@ -9,7 +9,7 @@ AXES = "data", "pipeline", "tensor"
 
 def missing(config, sizes, N, T, counted):
     expected = bytes_per_step(config, Mesh(*sizes), N, T)
-    return [expected[axis] - came for axis, came in zip(AXES, counted, strict=True)]
+    return [expected[axis] - counted[axis] for axis in AXES]
 
 
 def named(config, sizes, N, T, counted, copies=True, ways=2, flags=True, parts=True):
@@ -90,6 +90,60 @@ def names_the_axis(config, sizes, N, T, counted):
 @wrong("no name")
 def returns_the_bytes(*given):
     return missing(*given)
+
+
+@wrong("no name")
+def without_the_space(*given):
+    return named(*given).replace(" ", "")
+
+
+def each_axis_alone(config, sizes, N, T, counted, data_first=False):
+    """A right formula for each name, but none asks whether anything is missing."""
+    d, p, t = sizes
+    mesh = Mesh(*sizes)
+    data, pipeline, tensor = missing(config, sizes, N, T, counted)
+    one = 2 * (t - 1) * N * T * config.D * 4
+    found = []
+    if p > 1 and pipeline == 2 * d * config.vocabulary * config.D * 4:
+        found.append("tied")
+    if tensor in (one, one * config.depth):
+        found.append("tables" if tensor == one else "blocks")
+    counts = [numbers(config, mesh, k) + tensors(config, mesh, k) for k in range(p)]
+    fit = [k for k in range(p) if data == 8 * (d - 1) * t * counts[k]]
+    stages = [f"stage {fit[0]}"] if fit else []
+    return [*(stages + found if data_first else found + stages), "nothing"][0]
+
+
+@wrong("zero bytes")
+def never_asks_whether_bytes_are_missing(*given):
+    return each_axis_alone(*given)
+
+
+@wrong("zero bytes")
+def the_same_with_the_stages_first(*given):
+    return each_axis_alone(*given, data_first=True)
+
+
+@wrong("blocks for tables")
+def turns_the_two_round(*given):
+    name = named(*given)
+    return {"tables": "blocks", "blocks": "tables"}.get(name, name)
+
+
+@wrong("from one")
+def counts_stages_from_1(*given):
+    name = named(*given)
+    return f"stage {int(name[6:]) + 1}" if name.startswith("stage") else name
+
+
+@wrong("wrong")
+def takes_the_rows_of_one_data_rank(config, sizes, N, T, counted):
+    """Right unless the table is forgotten on a mesh with several data ranks."""
+    tensor = missing(config, sizes, N, T, counted)[2]
+    one = 2 * (sizes[2] - 1) * (N // sizes[0]) * T * config.D * 4
+    if tensor:
+        return "tables" if tensor == one else "blocks"
+    return named(config, sizes, N, T, counted)
 
 
 @wrong("wrong")

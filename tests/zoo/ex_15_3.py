@@ -88,6 +88,33 @@ def fastest_first(sizes, per_node, sent):
     return all_six(sizes, per_node, sent)[::-1]
 
 
-@wrong("wrong")
+@wrong("no order")
+def returns_the_bytes(sizes, per_node, sent):
+    return min(bytes_out(order, sizes, per_node, sent) for order in ORDERS)
+
+
+@wrong("sizes in that order")
+def gives_the_mesh_turned_sizes(sizes, per_node, sent):
+    size, each = dict(zip(AXES, sizes, strict=True)), dict(zip(AXES, sent, strict=True))
+
+    def cost(order):
+        total, mesh = 0, Mesh(*(size[axis] for axis in order), order=order)
+        for axis in AXES:
+            for group in mesh.every_group(axis):
+                pairs = itertools.pairwise([*group, group[0]])
+                away = [a // per_node != b // per_node for a, b in pairs]
+                total += each[axis] * sum(away)
+        return total
+
+    return min(ORDERS, key=cost)
+
+
+@wrong("most bytes last")
+def sorts_by_the_bytes_of_all_ranks(sizes, per_node, sent):
+    total = {k: a * b for k, a, b in zip(AXES, sizes, sent, strict=True)}
+    return sorted(AXES, key=total.get)
+
+
+@wrong("the most")
 def the_worst(sizes, per_node, sent):
     return max(ORDERS, key=lambda order: bytes_out(order, sizes, per_node, sent))

@@ -62,6 +62,22 @@ def without_subtracting(out, lse):
     return both[..., :-1] / both[..., -1:]
 
 
+@wrong("not a number")
+def subtracts_one_number_from_all_queries(out, lse):
+    """The weights of a query with small scores become 0, and so does their sum."""
+    weight = (lse - of_all(lse).max()).exp()[..., None]
+    both = torch.cat([out * weight, weight], -1)
+    ring_allreduce(both)
+    return both[..., :-1] / both[..., -1:]
+
+
+@wrong("not divided")
+def weights_that_do_not_add_up_to_1(out, lse):
+    share = out * (lse - of_all(lse).amax(0)).exp()[..., None]
+    ring_allreduce(share)
+    return share
+
+
 @wrong("own")
 def asks_nobody(out, lse):
     return out

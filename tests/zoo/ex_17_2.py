@@ -77,11 +77,71 @@ def from_first_to_last(T, n, window, order):
     return found
 
 
+@wrong("far end")
+def where_the_windows_begin(T, n, window, order):
+    owner, seen = owners(T, n, order), [set() for _ in range(n)]
+    for i, r in enumerate(owner):
+        seen[r].add(owner[max(0, i - window + 1)])
+    return [sorted(s - {r}) for r, s in enumerate(seen)]
+
+
+@wrong("first span")
+def the_early_tokens_only(T, n, window, order):
+    owner, found = owners(T, n, order), []
+    for r, mine in enumerate(spans(T, n, order)):
+        each = [owner[max(0, i - window + 1) : i + 1] for i in range(*mine[0])]
+        found.append(sorted({s for seen in each for s in seen} - {r}))
+    return found
+
+
+@wrong("empty span")
+def by_spans_that_may_be_empty(T, n, window, order):
+    every = spans(T, n, order)
+    meet = lambda r, s: any(
+        c < b and d > a - window + 1 for a, b in every[r] for c, d in every[s]
+    )
+    return [[s for s in range(n) if s != r and meet(r, s)] for r in range(n)]
+
+
+@wrong("asked")
+def who_needs_my_keys(T, n, window, order):
+    needs = with_sets(T, n, window, order)
+    return [[r for r in range(n) if s in needs[r]] for s in range(n)]
+
+
+@wrong("negative")
+def key_by_key(T, n, window, order):
+    owner, seen = owners(T, n, order), [set() for _ in range(n)]
+    for i, r in enumerate(owner):
+        seen[r] |= {owner[i - k] for k in range(min(window, T))}
+    return [sorted(s - {r}) for r, s in enumerate(seen)]
+
+
+@wrong("negative")
+def slices(T, n, window, order):
+    owner, seen = owners(T, n, order), [set() for _ in range(n)]
+    for i, r in enumerate(owner):
+        seen[r] |= {*owner[i - window + 1 : i + 1]}
+    return [sorted(s - {r}) for r, s in enumerate(seen)]
+
+
+@wrong("wrong")
+def as_if_the_pieces_were_equal(T, n, window, order):
+    """Only where the tokens do not divide is this wrong."""
+    spans_of = n if order == "contiguous" else 2 * n
+    place = [min(i // max(1, T // spans_of), spans_of - 1) for i in range(T)]
+    owner = [k if k < n else 2 * n - 1 - k for k in place]
+    seen = [set() for _ in range(n)]
+    for i, r in enumerate(owner):
+        seen[r] |= {*owner[max(0, i - window + 1) : i + 1]}
+    return [sorted(s - {r}) for r, s in enumerate(seen)]
+
+
 @wrong("no window")
 def all_before(T, n, window, order):
     return by_owner(T, n, T, order)
 
 
-@wrong("wrong")
+@wrong("order")
 def in_falling_order(T, n, window, order):
     return [found[::-1] for found in with_sets(T, n, window, order)]

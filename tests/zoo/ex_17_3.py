@@ -113,6 +113,56 @@ def with_torchs_own(losses, targets):
     return means(*both, wanted)
 
 
+@wrong("not a number")
+def divides_by_0(losses, targets):
+    wanted, sums, counts = own(losses, targets)
+    sums, counts = added(sums, counts)
+    return (sums / counts).mean(), wanted / counts[:, None] / len(counts)
+
+
+@wrong("no pair")
+def the_loss_alone(losses, targets):
+    return counts_first(losses, targets)[0]
+
+
+@wrong("own counts")
+def own_counts_and_the_texts_of_all(losses, targets):
+    wanted, sums, counts = own(losses, targets)
+    sums, whole = added(sums, counts)
+    loss, _ = means(sums, whole, wanted)
+    return loss, means(sums, counts, wanted, int((whole > 0).sum()))[1]
+
+
+@wrong("gradient of padding")
+def the_same_gradient_for_a_whole_text(losses, targets):
+    wanted, sums, counts = own(losses, targets)
+    return means(*added(sums, counts), torch.ones_like(wanted))
+
+
+@wrong("own part")
+def the_loss_of_its_own_tokens(losses, targets):
+    _, gradient = counts_first(losses, targets)
+    return (losses * gradient).sum(), gradient
+
+
+@wrong("own texts")
+def counts_the_texts_that_it_has(losses, targets):
+    wanted, sums, counts = own(losses, targets)
+    texts = max(1, int((counts > 0).sum()))
+    return means(*added(sums, counts), wanted, texts)
+
+
+@wrong("word 0")
+def drops_the_first_word(losses, targets):
+    return counts_first(losses, targets.masked_fill(targets == 0, -100))
+
+
+@wrong("wrong")
+def in_float32(losses, targets):
+    loss, gradient = counts_first(losses, targets)
+    return loss, gradient.float()
+
+
 @wrong("wrong")
 def gradient_first(losses, targets):
     return counts_first(losses, targets)[::-1]

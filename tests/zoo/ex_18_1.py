@@ -88,6 +88,41 @@ def minus_one_is_the_last(x, experts, count):
     return rows_of(x, (home[:, None] == torch.arange(n)[:, None]).any(-1))
 
 
+@wrong("drawn to rank 0")
+def rounds_towards_zero(x, experts, count):
+    home = experts.div(count // dist.get_world_size(), rounding_mode="trunc")
+    ranks = torch.arange(dist.get_world_size())
+    return rows_of(x, (home[:, None] == ranks[:, None]).any(-1))
+
+
+@wrong("other width")
+def divides_by_the_ranks(x, experts, count):
+    n = dist.get_world_size()
+    return rows_of(x, wanted(experts, count, lambda e: e // n))
+
+
+@wrong("several to a rank")
+def a_rank_for_each_choice(x, experts, count):
+    n = dist.get_world_size()
+    home = experts.div(count // n, rounding_mode="floor")
+    return dispatch(x, home, n)[0]
+
+
+@wrong("several to a rank")
+def compares_neighbours_only(x, experts, count):
+    n = dist.get_world_size()
+    home = experts.div(count // n, rounding_mode="floor")
+    again = home[:, 1:] == home[:, :-1]
+    home[:, 1:] = home[:, 1:].masked_fill(again, -1)
+    return dispatch(x, home, n)[0]
+
+
+@wrong("with trip")
+def all_of_dispatch(x, experts, count):
+    n = dist.get_world_size()
+    return dispatch(x, torch.arange(n).where(wanted(experts, count), -1), n)
+
+
 @wrong("first choice")
 def looks_at_one_choice(x, experts, count):
     return rows_of(x, wanted(experts[:, :1], count))

@@ -23,8 +23,9 @@ def made(before, row, flip=False):
     }
 
 
-def first(before, after, row, kinds=KINDS, near=torch.allclose, flip=False, upto=None):
-    found = made(before, row, flip)
+def first(before, after, row, kinds=KINDS, near=torch.allclose, flip=False, upto=None,
+          **other):  # fmt: skip
+    found = made(before, row, flip) | other
     for kind in kinds:
         if near(found[kind][:upto], torch.stack(after)[:upto]):
             return kind
@@ -51,7 +52,7 @@ def loops(before, after, row):
     return next(kind for kind in KINDS if fits(kind))
 
 
-@wrong("rank 0 only")
+@wrong("some ranks only")
 def looks_at_rank_0(before, after, row):
     return first(before, after, row, upto=1)
 
@@ -75,3 +76,47 @@ def every_bit(before, after, row):
 @wrong("no mean")
 def never_divides(before, after, row):
     return first(before, after, row, [kind for kind in KINDS if kind != "mean"])
+
+
+@wrong("row and column")
+def groups_the_other_way_round(before, after, row):
+    return first(before, after, row, flip=True)
+
+
+@wrong("from the end")
+def asks_first_whether_anything_changed(before, after, row):
+    return first(before, after, row, (KINDS[-1], *KINDS[:-1]))
+
+
+@wrong("from the end")
+def asks_first_whether_all_bits_are_the_same(before, after, row):
+    if all(map(torch.equal, before, after)):
+        return "nothing"
+    return first(before, after, row)
+
+
+@wrong("no rounding")
+def every_bit_or_nothing(before, after, row):
+    return every_bit(before, after, row) or "nothing"
+
+
+@wrong("other mean")
+def divides_by_the_ranks_of_a_copy(before, after, row):
+    return first(before, after, row, mean=made(before, row)["copies"] / row)
+
+
+@wrong("other mean")
+def the_mean_of_all_ranks(before, after, row):
+    mean = made(before, row)["all"] / len(before)
+    return first(before, after, row, mean=mean) or "nothing"
+
+
+@wrong("some ranks only")
+def looks_at_the_first_copy(before, after, row):
+    return first(before, after, row, upto=row)
+
+
+@wrong("some ranks only")
+def looks_at_the_last_rank(before, after, row):
+    found = made(before, row)
+    return next(kind for kind in KINDS if torch.allclose(found[kind][-1], after[-1]))

@@ -68,3 +68,36 @@ def keeps_the_last(loads, n):
     names = [r for r in range(n) for _ in range(len(loads) // n)]
     ways = sorted(set(itertools.permutations(names)), reverse=True)
     return list(min(ways, key=functools.partial(cost, loads, n)))
+
+
+def placed(loads, n, key):
+    names = [r for r in range(n) for _ in range(len(loads) // n)]
+    return list(min(sorted(set(itertools.permutations(names))), key=key))
+
+
+def totals(loads, n, way):
+    pairs = list(zip(loads, way, strict=True))
+    return [sum(x for x, r in pairs if r == rank) for rank in range(n)]
+
+
+@wrong("no list")
+def experts_of_each_rank(loads, n):
+    way = permuted(loads, n)
+    return [[e for e in range(len(loads)) if way[e] == r] for r in range(n)]
+
+
+@wrong("sorted loads")
+def heaviest_experts_first(loads, n):
+    return list(permuted(sorted(loads, reverse=True), n))
+
+
+@wrong("most even")
+def least_squares(loads, n):
+    key = lambda way: sum(x * x for x in totals(loads, n, way))
+    return placed(loads, n, key)
+
+
+@wrong("most even")
+def least_range(loads, n):
+    spread = lambda each: max(each) - min(each)
+    return placed(loads, n, lambda way: spread(totals(loads, n, way)))

@@ -46,6 +46,16 @@ def near(a, b, digits=1e-10):
     return bool(((a - b).abs() <= digits * most).all())
 
 
+def by_name(*names):
+    """For reports: the names of y and of the gradients in the place of numbers."""
+
+    def shown(outcome, n):
+        y, grads = outcome
+        return dict(zip(names, (y, *grads), strict=True))
+
+    return shown
+
+
 def unlinked(attempt):
     """y is right on some rank, and an argument has no gradient there."""
     pairs = zip(attempt.came, attempt.case.expected, strict=True)

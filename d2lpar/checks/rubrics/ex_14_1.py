@@ -8,7 +8,7 @@ from .. import requirements as rows
 from .. import signs
 from ..judging import Case, Exercise, ranks
 from ..signs import both, breaks, either, says
-from .chapter_12 import NO_WAY_BACK, agrees, both_ways, drawn
+from .chapter_12 import NO_WAY_BACK, agrees, both_ways, by_name, drawn
 
 # rows of each rank, depth of the halo
 WORLDS = (((4,), 1), ((3,), 3), ((3, 4), 1), ((2, 3), 0), ((5, 3), 2), ((3, 2, 4), 0))
@@ -16,6 +16,7 @@ WORLDS += (((2, 2), 2), ((2, 5, 2), 2), ((3, 4, 3), 2), ((4, 3, 3, 5), 3))
 WORLDS += (((2, 3, 2, 4), 1), ((1, 2, 1, 3, 1), 1), ((3,) * 8, 2))
 WRONG_ROWS = "flat world", "other way round", "other end"
 WRONG_BACK = "stays abroad", "instead of added"
+ONE_HALO = "first rows last", "last rows last"
 
 
 def cases(rng):
@@ -59,8 +60,8 @@ def around(xs, dys, depth, slip=""):
     if slip in WRONG_ROWS:
         return [(y.detach(), ...) for y in joined]
     grads = torch.autograd.grad(joined, leaves, dys)
-    if slip == "instead of added":
-        grads = [written(dys, r, depth, heights) for r in range(len(heights))]
+    if slip in ("instead of added", *ONE_HALO):
+        grads = [written(dys, r, depth, heights, slip) for r in range(len(heights))]
     return [(y.detach(), [dx]) for y, dx in zip(joined, grads, strict=True)]
 
 
@@ -72,13 +73,21 @@ def seen(world, places, H, slip):
     return rows
 
 
-def written(dys, r, depth, heights):
-    """What comes back from the neighbours is written over the own gradient."""
+def written(dys, r, depth, heights, slip):
+    """What comes back from the neighbours is written over the own gradient.
+
+    Or each is added to the own gradient, and the second sum written over the first.
+    """
     n, h = len(heights), heights[r]
-    dx = dys[r][:, :, depth : depth + h].clone()
+    own = dys[r][:, :, depth : depth + h]
+    dx, base = own.clone(), own * (slip in ONE_HALO)
     after, before = dys[(r + 1) % n], dys[r - 1]
-    dx[:, :, h - depth :] = after[:, :, :depth]
-    dx[:, :, :depth] = before[:, :, before.shape[2] - depth :]
+    last, first = base[:, :, h - depth :], base[:, :, :depth]
+    parts = [(slice(h - depth, h), last + after[:, :, :depth])]
+    there = before.shape[2] - depth
+    parts.append((slice(depth), first + before[:, :, there:]))
+    for places, sums in parts[::-1] if slip == "last rows last" else parts:
+        dx[:, :, places] = sums
     return dx
 
 
@@ -98,12 +107,15 @@ exercise = Exercise(
         "to itself": either(
             signs.to_itself, says("should not be the same as the rank")
         ),
+        "no rows": signs.only(lambda case: case.facts["bytes"] == 0),
         "hangs": signs.hangs,
         **signs.slips(*WRONG_ROWS, *WRONG_BACK),
+        "one halo": signs.slip(*ONE_HALO),
         "two ranks": signs.only(lambda case: case.n == 2),
         "too much": both(breaks(BYTES), lambda a: not rows.collectives(a.run)),
     },
     agrees=agrees,
     perform=both_ways,
+    shows=by_name("y", "x.grad"),
     processes=(2, 3),
 )

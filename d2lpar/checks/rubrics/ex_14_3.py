@@ -1,7 +1,7 @@
 """14.3 Scheme d."""
 
 from ..judging import Case, Exercise
-from ..signs import both, wrong
+from ..signs import always, both, wrong
 
 # rows of the ranks, passes
 SIZES = (((4,), 2), ((3, 3), 2), ((3, 3, 3), 3), ((5, 1, 6, 0), 4), ((2, 4, 3), 3))
@@ -16,7 +16,20 @@ def cases(rng):
              zip((2, 3, 4, 6), rng.integers(2, 9, size=4), strict=True)]  # fmt: skip
     for rows, m in [*SIZES, *drawn]:
         text = f"rows {list(rows)}, {m} pass{'es' * (m > 1)}"
-        yield Case(1, text, [(list(rows), m)], [(list(rows), m)])
+        yield Case(1, text, [(list(rows), m)], [Even(list(rows), m)])
+
+
+class Even:
+    """What is wanted, in words, since several answers are right."""
+
+    def __init__(self, rows, m):
+        self.rows, self.m = rows, m
+
+    def __repr__(self):
+        each, more = divmod(sum(self.rows), self.m)
+        sizes = f"{each} or {each + 1}" if more else f"{each}"
+        passes = "pass" if self.m == 1 else "passes"
+        return f"{self.m} {passes} of {sizes} rows, evenly from each rank"
 
 
 def parts(came, case):
@@ -61,7 +74,7 @@ def shares_even(found, rows):
 
 def agrees(came, wanted, case):
     """It has all four properties; several lists may have them."""
-    rows, m = wanted
+    rows, m = case.inputs[0]
     found = parts(came, case)
     if found is None or len(found) != m or not complete(found, rows):
         return False
@@ -80,10 +93,20 @@ def every(question):
     return all_of
 
 
+def turned(attempt):
+    """Right, if it had a list for each pass instead of each rank."""
+    try:
+        other = [list(ends) for ends in zip(*attempt.came[0], strict=True)]
+    except (TypeError, ValueError):
+        return False
+    return wrong(attempt) and agrees(other, None, attempt.case)
+
+
 exercise = Exercise(
     "14.3",
     cases,
     mistakes={
+        "rank by rank": always(turned, wrong),
         "form": every(lambda found, rows, m: found is None),
         "number": every(lambda found, rows, m: found is not None and len(found) != m),
         "lost rows": every(
@@ -91,7 +114,7 @@ exercise = Exercise(
         ),
         "uneven ranks": both(
             every(lambda found, rows, m: bool(found) and complete(found, rows)),
-            every(lambda found, rows, m: not shares_even(found, rows)),
+            lambda a: not shares_even(parts(a.came[0], a.case), a.case.inputs[0][0]),
         ),
         "uneven passes": every(
             lambda found, rows, m: (

@@ -7,7 +7,8 @@ import torch
 
 from .. import requirements as rows
 from ..judging import Case, Exercise
-from ..signs import breaks, slips
+from ..showing import as_number
+from ..signs import breaks, slip, slips
 
 SIZES = [(1, 1, 1), (1, 1, 2), (2, 1, 1), (1, 2, 1), (1, 3, 1)]
 SIZES += [(2, 2, 2), (3, 1, 2), (1, 3, 2)]  # data, pipeline, tensor
@@ -42,19 +43,25 @@ def norms(held, sizes, slip=""):
     d, p, t = sizes
     own = []
     for r, mine in enumerate(held):
-        stage, total = r // t % p, 0.0
+        stage, place, total = r // t % p, r % t, 0.0
+        if slip == "other order":
+            stage, place = r % p, r // p % t
         copy = r // (p * t) > 0 and slip != "copies"
         for name, x, cut in mine:
-            again = not cut and r % t > 0 and slip != "replicated"
-            second = name == "token" and 0 < stage == p - 1 and slip != "tied"
-            if slip == "own" or not (copy or again or second):
-                total += x.square().sum().item()
+            again = not cut and place > 0 and slip != "replicated"
+            last = stage == p - 1 and (p > 1 or slip == "never") and slip != "tied"
+            if slip == "own" or not (copy or again or (name == "token" and last)):
+                half = name == "token" and p == 1 and slip == "half"
+                square = x.square().sum().item() / (2 if half else 1)
+                total += math.sqrt(square) if slip == "each norm" else square
         own.append(total)
     if slip == "own":
         return [math.sqrt(x) for x in own]
     if slip == "sum of norms":
         return [sum(map(math.sqrt, own))] * len(own)
-    return [sum(own) if slip == "square" else math.sqrt(sum(own))] * len(own)
+    return [sum(own) if slip in ("square", "each norm") else math.sqrt(sum(own))] * len(
+        own
+    )
 
 
 def agrees(came, wanted, case):
@@ -72,8 +79,11 @@ exercise = Exercise(
     cases,
     [BYTES, rows.from_messages()],
     {
-        **slips("replicated", "tied", "copies", "own", "sum of norms", "square"),
+        **slips("replicated", "tied", "copies", "own", "square", "other order"),
+        "sum of norms": slip("sum of norms", "each norm"),
+        "one stage": slip("never", "half"),
         "too many bytes": breaks(BYTES),
     },
     agrees=agrees,
+    shows=as_number,
 )

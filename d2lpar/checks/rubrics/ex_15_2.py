@@ -1,5 +1,6 @@
 """15.2 The forgotten reduction."""
 
+import re
 from functools import partial
 
 from ...gpt_parts import Config
@@ -10,12 +11,14 @@ from ..judging import Case, Exercise
 
 # data, pipeline, tensor; what is forgotten
 SIZES = [(2, 2, 2, "nothing"), (2, 2, 2, "tied"), (1, 3, 1, "tied")]
-SIZES += [(1, 2, 4, "tables"), (3, 1, 2, "blocks"), (1, 1, 2, "tables")]
+SIZES += [(1, 2, 4, "tables"), (3, 1, 2, "blocks"), (2, 1, 2, "tables")]
 SIZES += [(2, 3, 1, "stage 1"), (2, 1, 1, "stage 0"), (4, 2, 2, "stage 1")]
 SIZES += [(2, 4, 2, "blocks"), (3, 2, 1, "tied"), (1, 1, 1, "nothing")]
 SIZES += [(2, 4, 1, "stage 2")]  # stages 1 and 2 are equal: the smaller number counts
 
 SLIPS = "one copy", "one way", "no flags", "one part", "largest axis", "last stage"
+SLIPS += "blocks for tables", "from one"
+TURNED = {"tables": "blocks", "blocks": "tables"}
 
 
 def cases(rng):
@@ -28,8 +31,7 @@ def cases(rng):
         sent = bytes_per_step(config, Mesh(d, p, t), N, T)
         for axis, less in saved(config, (d, p, t), N, T, lost).items():
             sent[axis] -= less
-        counted = tuple(sent[axis] for axis in AXES)
-        given = config, (d, p, t), N, T, counted
+        given = config, (d, p, t), N, T, sent
         text = f"data {d}, pipeline {p}, tensor {t}: {find(*given)[0]} forgotten"
         yield Case(1, text, [given], truth=partial(find, *given))
 
@@ -55,23 +57,33 @@ def saved(config, sizes, N, T, lost, slip=""):
 
 def find(config, sizes, N, T, counted, slip=""):
     """[the name of what was forgotten]; "nothing" if no name fits."""
+    expected = bytes_per_step(config, Mesh(*sizes), N, T)
+    less = {axis: expected[axis] - counted[axis] for axis in AXES}
     if slip == "largest axis":
-        expected = bytes_per_step(config, Mesh(*sizes), N, T)
-        pairs = zip(AXES, counted, strict=True)
-        less = {axis: expected[axis] - came for axis, came in pairs}
         names = {"data": "stage 0", "pipeline": "tied", "tensor": "blocks"}
         most = max(less, key=less.get)
         return [names[most] if less[most] else "nothing"]
-    expected = bytes_per_step(config, Mesh(*sizes), N, T)
-    pairs = zip(AXES, counted, strict=True)
-    less = {axis: expected[axis] - came for axis, came in pairs}
     stages = range(sizes[1]) if slip != "last stage" else reversed(range(sizes[1]))
     names = ["tied", "tables", "blocks", *(f"stage {s}" for s in stages)]
+    names = names[3:] + names[:3] if slip == "zero, data first" else names
     for lost in names:
         fits = saved(config, sizes, N, T, lost, slip)
-        if any(fits.values()) and less == dict.fromkeys(AXES, 0) | fits:
+        if slip.startswith("zero") and fits.items() <= less.items() and fits:
             return [lost]
+        if any(fits.values()) and less == dict.fromkeys(AXES, 0) | fits:
+            if slip == "from one" and lost.startswith("stage"):
+                return [f"stage {int(lost.split()[1]) + 1}"]
+            return [TURNED.get(lost, lost) if slip == "blocks for tables" else lost]
     return ["nothing"]
+
+
+def no_name(attempt):
+    """It is none of the names that the text lists."""
+    known = r"tied|tables|blocks|nothing|stage \d+"
+    name = attempt.came[0] if attempt.came else ""
+    return signs.wrong(attempt) and not (
+        isinstance(name, str) and re.fullmatch(known, name)
+    )
 
 
 exercise = Exercise(
@@ -79,7 +91,8 @@ exercise = Exercise(
     cases,
     [],
     {
-        "no name": lambda a: signs.wrong(a) and not isinstance(a.came[0], str),
+        "no name": no_name,
+        "zero bytes": signs.slip("zero", "zero, data first"),
         **{name: signs.slip(name) for name in SLIPS},
     },
     processes=(),

@@ -13,8 +13,8 @@ SIZES += [(4, 2, 2, 8, "data"), (2, 2, 8, 8, "tensor"), (1, 1, 4, 2, "tensor")]
 SIZES += [(3, 2, 2, 4, "data"), (4, 2, 1, 2, "data"), (2, 3, 4, 6, "pipeline")]
 SIZES += [(8, 2, 2, 4, "even"), (2, 2, 4, 16, "tensor")]
 
-SLIPS = "most bytes last", "tensor last", "no ring", "per group"
-SLIPS += "last of equal", "reversed"
+SLIPS = "tensor last", "no ring", "per group"
+SLIPS += "last of equal", "reversed", "the most", "sizes in that order"
 
 
 def cases(rng):
@@ -45,16 +45,20 @@ def crossing(mesh, node, sent, slip=""):
 
 def best(sizes, node, sent, slip=""):
     """[the order with the least crossing; of equal ones the first]."""
-    if slip == "most bytes last":
-        order = sorted(AXES, key=dict(zip(AXES, sent, strict=True)).get)
-        return [tuple(order)]
+    if slip.startswith("most bytes"):
+        times = sizes if slip == "most bytes, all ranks" else (1, 1, 1)
+        total = [each * k for each, k in zip(sent, times, strict=True)]
+        return [tuple(sorted(AXES, key=dict(zip(AXES, total, strict=True)).get))]
     if slip == "tensor last":
         return [AXES]
     orders = list(itertools.permutations(AXES))
     if slip == "last of equal":
         orders.reverse()
-    cost = lambda order: crossing(Mesh(*sizes, order=order), node, sent, slip)
-    order = min(orders, key=cost)
+    turned = lambda order: [sizes[AXES.index(axis)] for axis in order]
+    as_given = lambda order: turned(order) if slip == "sizes in that order" else sizes
+    mesh = lambda order: Mesh(*as_given(order), order=order)
+    least = max if slip == "the most" else min
+    order = least(orders, key=lambda order: crossing(mesh(order), node, sent, slip))
     return [order[::-1] if slip == "reversed" else order]
 
 
@@ -63,11 +67,22 @@ def agrees(came, wanted, case):
     return isinstance(came, list | tuple) and tuple(came) == wanted
 
 
+def no_order(attempt):
+    """It is no tuple or list of the three names."""
+    came = attempt.came[0] if attempt.came else AXES
+    three = isinstance(came, list | tuple) and set(map(str, came)) == set(AXES)
+    return signs.wrong(attempt) and not three
+
+
 exercise = Exercise(
     "15.3",
     cases,
     [],
-    {name: signs.slip(name) for name in SLIPS},
+    {
+        "no order": no_order,
+        "most bytes last": signs.slip("most bytes last", "most bytes, all ranks"),
+        **{name: signs.slip(name) for name in SLIPS},
+    },
     agrees=agrees,
     processes=(),
 )

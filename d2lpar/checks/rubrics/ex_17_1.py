@@ -15,13 +15,13 @@ SHAPE = 2, 3, 4  # heads, queries, features
 
 
 def cases(rng):
-    """1 to 8 ranks; small scores, very large ones, and a rank without keys."""
+    """1 to 8 ranks; small scores, some very large ones, and a rank without keys."""
     for n in (1, 2, 3, 4, 8):
-        for kind in ("small scores", "scores of 10,000", "one rank without keys"):
+        for kind in ("small scores", "some scores of 10,000", "one rank without keys"):
             draw = lambda *shape: torch.from_numpy(rng.normal(size=shape))
             outs, lses = draw(n, *SHAPE), 2 * draw(n, *SHAPE[:-1])
-            if kind == "scores of 10,000":
-                lses += 10_000
+            if kind == "some scores of 10,000":
+                lses[..., 1:] += 10_000  # those of the first query are small
             if kind == "one rank without keys" and n > 1:
                 outs[-1], lses[-1] = 0, -math.inf
             given = [(x.clone(), y.clone()) for x, y in zip(outs, lses, strict=True)]
@@ -44,6 +44,8 @@ def whole(outs, lses, slip=""):
         for more in zip(outs[1:], lses[1:], strict=True):
             out, _ = merge(out, lse, *more)
         return [out] * n
+    if slip == "not divided":
+        return [((lses - lses.amax(0)).exp()[..., None] * outs).sum(0)] * n
     return [(lses.softmax(0)[..., None] * outs).sum(0)] * n
 
 
@@ -67,7 +69,7 @@ exercise = Exercise(
     [BYTES, rows.from_messages()],
     {
         "not a number": no_numbers,
-        **slips("own", "mean", "sum", "largest", "old sum"),
+        **slips("own", "mean", "sum", "largest", "old sum", "not divided"),
         "too many bytes": breaks(BYTES),
     },
 )

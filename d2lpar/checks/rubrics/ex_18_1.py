@@ -9,7 +9,7 @@ from .. import requirements as rows
 from .. import signs
 from ..judging import Case, Exercise, on_ranks, ranks
 from ..signs import both, breaks
-from .chapter_12 import NO_WAY_BACK, agrees, drawn
+from .chapter_12 import NO_WAY_BACK, agrees, by_name, drawn, near
 
 # tokens of each rank, experts of all, experts per token, choices that are dropped
 WORLDS = (((5,), 4, 2, 0.0), ((4, 3), 4, 1, 0.0), ((2, 5), 6, 3, 0.3))
@@ -17,7 +17,7 @@ WORLDS += (((0, 4), 4, 2, 0.0), ((3, 1, 4), 6, 2, 0.2), ((2, 2, 2), 3, 3, 0.0))
 WORLDS += (((4, 0, 3, 5), 8, 4, 0.3), ((2, 3, 1, 4), 12, 6, 0.0))
 WORLDS += (((3, 2), 4, 2, 1.0), ((1, 2, 3, 1, 2, 0, 1, 3), 16, 4, 0.2))
 SLIPS = "a copy per choice", "dealt out", "dropped travel", "first choice"
-SLIPS += ("not its own",)
+SLIPS += "not its own", "drawn to rank 0", "other width"
 D = 3
 
 
@@ -44,11 +44,14 @@ def cases(rng):
 
 def needed(experts, count, n, slip=""):
     """Numbers of the tokens that travel to each rank."""
-    home = experts % n if slip == "dealt out" else experts // (count // n)
+    width = n if slip == "other width" else count // n
+    home = experts % n if slip == "dealt out" else experts // width
     if slip == "first choice":
         home, experts = home[:, :1], experts[:, :1]
     if slip == "dropped travel":
         home = home % n  # rank -1 is the last one
+    elif slip == "drawn to rank 0":
+        home = home.clamp(min=0)
     else:
         home = home.masked_fill(experts < 0, -1)
     return [torch.where((home == r).any(1))[0] for r in range(n)]
@@ -107,6 +110,20 @@ def there_and_back(fn, leaves, others, dy):
     return y, [leaf.grad for leaf in leaves]
 
 
+def repeated(attempt):
+    """A token comes once to each rank that needs it, but several times in a row."""
+    pairs = zip(attempt.came, attempt.case.expected, strict=True)
+    return signs.wrong(attempt) and all(
+        torch.is_tensor(y) and y.dim() == 2 and near(y.unique_consecutive(dim=0), true)
+        for (y, _), (true, _) in pairs
+    )
+
+
+def with_trip(attempt):
+    """It returned all that `dispatch` returns."""
+    return signs.wrong(attempt) and all(isinstance(y, tuple) for y, _ in attempt.came)
+
+
 BYTES = rows.bytes_sent(lambda case: case.facts["bytes"], exactly=False)
 
 exercise = Exercise(
@@ -115,10 +132,13 @@ exercise = Exercise(
     [BYTES],
     {
         "no way back": NO_WAY_BACK,
+        "with trip": with_trip,
         **signs.slips(*SLIPS),
+        "several to a rank": signs.always(repeated, signs.wrong),
         "everything": both(breaks(BYTES), signs.right),
     },
     agrees=agrees,
     perform=both_ways,
+    shows=by_name("rows", "x.grad"),
     processes=(3,),
 )

@@ -1,5 +1,6 @@
 """18.3 Where the experts should live."""
 
+import functools
 import itertools
 import operator
 from functools import partial
@@ -9,6 +10,8 @@ from ..judging import Case, Exercise
 
 SIZES = (1, 1), (4, 1), (3, 3), (4, 2), (6, 2), (6, 3), (8, 2), (8, 4)
 SLIPS = "in order", "dealt out", "greedy", "unequal numbers", "last of equal"
+SORTED = "sorted up", "sorted down"
+EVEN = "range", "squares"
 
 
 def cases(rng):
@@ -30,19 +33,29 @@ def best(loads, n, slip=""):
         return [[e * n // E if slip == "in order" else e % n for e in range(E)]]
     if slip == "greedy":
         return [greedy(loads, n)]
+    if slip in SORTED:
+        return best(sorted(loads, reverse=slip == "sorted down"), n)
     ways = itertools.product(range(n), repeat=E)
-    if slip != "unequal numbers":
-        ways = (way for way in ways if all(way.count(r) == E // n for r in range(n)))
-    ways = reversed(list(ways)) if slip == "last of equal" else ways
-    return [list(min(ways, key=partial(busiest, loads, n)))]
+    ways = ways if slip == "unequal numbers" else full(E, n)
+    ways = ways[::-1] if slip == "last of equal" else ways
+    return [list(min(ways, key=partial(busiest, loads, n, slip)))]
 
 
-def busiest(loads, n, way):
-    """The load of the busiest rank."""
+@functools.cache
+def full(E, n):
+    """All placements with E/n experts on each rank, in the order of the lists."""
+    ways = itertools.product(range(n), repeat=E)
+    return [way for way in ways if all(way.count(r) == E // n for r in range(n))]
+
+
+def busiest(loads, n, slip, way):
+    """The load of the busiest rank, or what a slip takes for it."""
     totals = [0] * n
     for load, r in zip(loads, way, strict=True):
         totals[r] += load
-    return max(totals)
+    if slip == "squares":
+        return sum(x * x for x in totals)
+    return max(totals) - min(totals) * (slip == "range")
 
 
 def greedy(loads, n):
@@ -64,11 +77,25 @@ def agrees(came, wanted, case):
     return isinstance(came, list | tuple) and whole == wanted
 
 
+def no_list(attempt):
+    """It is no list with a rank for each expert."""
+    came, (loads, _) = (attempt.came or [None])[0], attempt.case.inputs[0]
+    ranks = isinstance(came, list | tuple) and len(came) == len(loads)
+    return signs.wrong(attempt) and not (
+        ranks and all(hasattr(r, "__index__") for r in came)
+    )
+
+
 exercise = Exercise(
     "18.3",
     cases,
     [],
-    {name: signs.slip(name) for name in SLIPS},
+    {
+        "no list": no_list,
+        **{name: signs.slip(name) for name in SLIPS},
+        "sorted loads": signs.slip(*SORTED),
+        "most even": signs.slip(*EVEN),
+    },
     agrees=agrees,
     processes=(),
 )

@@ -1,17 +1,13 @@
-"""The course's all-reduces against `dist.all_reduce`, and a ring predicted."""
+"""The course's all-reduces against `dist.all_reduce`."""
 
 import re
-import statistics
 
-import numpy as np
 import torch
 import torch.distributed as dist
 
-from ... import allreduce, costs, fastest
-from ...messages import exchange, fit_alpha_beta, ping_pong
+from ... import allreduce, fastest
 from ...shared_memory import shared_memory_allreduce
-from ...world import launch
-from .race import ON_CPU, LineUp, Race, durations, new_table, show_time, take_turns
+from .race import LineUp, Race
 
 KB, MB = 2**10, 2**20
 NAMES = "naive tree direct ring segmented_ring recursive_doubling halving_doubling"
@@ -73,84 +69,3 @@ def size_name(size):
         if size >= unit:
             return f"{size / unit:g} {name}"
     return f"{size} B"
-
-
-# A ring predicted
-
-
-def prediction(n, sizes, seconds):
-    """A ring of n ranks: measured, and predicted by two models.
-
-    A ring makes 2(n-1) steps: send to the right and receive from the left at
-    once, and in half of the steps add.  Its time is that of `costs.ring_cost`.
-
-    steps       alpha and beta of steps that add and of steps that do not, each
-                kind measured alone, with chunks of other sizes
-    ping_pong   alpha and beta of single messages while nobody else sends
-    """
-    chunks = [int(c) // 4 * 4 for c in np.geomspace(*_span(sizes, n), 7)]
-    run = launch.run(_foretell, chunks, sizes, seconds, world_size=n, **ON_CPU)
-    times = durations([times for times, _ in run.results])
-    median = {what: statistics.median(each) for what, each in times.items()}
-    moving, adding = (
-        fit_alpha_beta(chunks, [median[kind, c] / (2 * (n - 1)) for c in chunks])
-        for kind in ("move", "add")
-    )
-    models = {
-        "steps": [(a + b) / 2 for a, b in zip(moving, adding, strict=True)],
-        "ping_pong": fit_alpha_beta(chunks, run.results[0][1]),
-    }
-    rows = [_row(n, size, median["ring", size], models) for size in sizes]
-    return {"prediction": rows}
-
-
-def _span(sizes, n):
-    """From half of the ring's smallest chunk to 1.4 times its largest, in bytes."""
-    return max(0.5 * min(sizes) / n, 64), max(1.4 * max(sizes) / n, 4096)
-
-
-def _row(n, size, measured, models):
-    row = {"ranks": n, "bytes": size, "seconds": measured}
-    for name, (alpha, beta) in models.items():
-        predicted = costs.ring_cost(size // 4, n).seconds(alpha, beta)
-        error = predicted / measured - 1
-        row[name] = {"alpha": alpha, "beta": beta, "seconds": predicted, "error": error}
-    return row
-
-
-def _foretell(chunks, sizes, seconds):
-    """(times of steps and rings, seconds of single messages)."""
-    n, alone = dist.get_world_size(), ping_pong(chunks)
-    x = torch.zeros(max(*sizes, n * max(chunks)) // 4)
-    programs = {}
-    for size in chunks:
-        parts = x[: n * size // 4].chunk(n)
-        programs["move", size] = lambda parts=parts: _steps(parts, False)
-        programs["add", size] = lambda parts=parts: _steps(parts, True)
-    for size in sizes:
-        view = x[: size // 4]
-        programs["ring", size] = lambda view=view: allreduce.ring_allreduce(view)
-    return take_turns(LineUp(programs), seconds), alone
-
-
-def _steps(chunks, adding):
-    """As many steps as a ring has, all with addition or all without."""
-    n, r = dist.get_world_size(), dist.get_rank()
-    spare = torch.empty_like(chunks[0]) if adding else None
-    for k in range(2 * (n - 1)):
-        mine, theirs = chunks[k % n], chunks[(k + 1) % n]
-        exchange(mine, (r + 1) % n, spare if adding else theirs, (r - 1) % n)
-        if adding:
-            theirs += spare
-
-
-def tables(rows):
-    """The table of predictions, where there are some."""
-    heads = "size", "measured", "from steps", "error", "from single messages", "error"
-    table = new_table("A ring all-reduce, predicted", "ranks", *heads)
-    for row in rows:
-        texts = [size_name(row["bytes"]), show_time(row)]
-        for model in ("steps", "ping_pong"):
-            texts += [show_time(row[model]), f"{row[model]['error']:+.0%}"]
-        table.add_row(str(row["ranks"]), *texts)
-    return [table] if rows else []

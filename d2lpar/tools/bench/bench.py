@@ -5,26 +5,22 @@ Each run starts real processes, except those of the simulator.
     races         the course against PyTorch, side by side: all-reduces, and steps of
                   training with DDP, sharding, split layers, a pipeline and a mesh; and
                   attention over a split sequence
-    prediction    a ring, predicted from steps measured alone, and measured
+    predicted     runs beside what `Cluster.here()` predicts of them
     startup       four ranks by `d2lpar.run` and by `torch.multiprocessing.spawn`
     simulator     messages per second of real time
     memory        of sharded training
     meshes        bytes and memory of a mesh and of torch's parts, in the simulator
 """
 
-import datetime
-import os
-import platform
-import re
 from functools import partial
 
-import torch
-
+from ...world.conditions import machine as machine
 from . import (
     allreduces,
     mesh,
     overlap,
     pipeline,
+    predicted,
     race,
     sequence,
     several_nodes,
@@ -47,10 +43,9 @@ def plan(sizes=None, ranks=None, quick=False):
     ranks = race.numbers_of_ranks(ranks or ("2" if quick else "2,4"))
     found = [("start-up", partial(world.startup, quick))]
     found += allreduces.race(sizes).plan(ranks, quick)
-    for n in ranks:
-        seconds = 1.0 if quick else 10.0
-        predict = partial(allreduces.prediction, n, sizes, seconds)
-        found.append((f"a ring, {n} ranks", predict))
+    widths = predicted.WIDTHS[: 1 if quick else None]
+    compared = partial(predicted.step, ranks, sizes, widths, quick)
+    found.append(("this machine, predicted", compared))
     found.append(("simulator", partial(world.simulator, 0.2 if quick else 1.0)))
     for each in TRAINING:
         found += each.plan(trained, quick)
@@ -77,29 +72,6 @@ def tables(results):
     yield from race.tables(results.get("races", ()))
     yield from sharding.tables(results.get("memory", ()))
     yield from mesh.tables(results.get("meshes", ()))
-    yield from allreduces.tables(results.get("prediction", ()))
+    yield from predicted.tables(results.get("predicted", ()))
     yield from world.tables(results)
     yield from several_nodes.tables(results.get("rows", ()))
-
-
-def machine():
-    """Under which conditions the figures were measured."""
-    load = os.getloadavg() if hasattr(os, "getloadavg") else ()
-    mine = getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count()))(0)
-    return {
-        "date": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
-        "cores": len(mine),
-        "processor": _processor(),
-        "system": f"{platform.system()} {platform.release()}",
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "load_before": [round(x, 2) for x in load],
-    }
-
-
-def _processor():
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            return re.search(r"model name\s*: (.*)", file.read())[1]
-    except (OSError, TypeError):
-        return platform.processor() or platform.machine()

@@ -11,30 +11,15 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
 
 import torch
-import torch.distributed as dist
 
 from ...show.units import show_seconds
 from ...world import launch
+from ...world.rounds import LineUp, durations, take_turns
 
-MOST = 40  # rounds of a race
 TIMEOUT = 300.0  # seconds without a call: slow machines may take long
 ON_CPU = {"backend": "gloo", "device": "cpu", "timeout": TIMEOUT}  # whatever is usual
-
-
-class LineUp(NamedTuple):
-    """The rivals on a rank: {name: program}, PyTorch's first.
-
-    `prepare()` comes before each turn and `after(name)` behind it; neither counts.
-    `compare()` comes at the end.  Both may raise where a rival computes something else.
-    """
-
-    programs: dict
-    prepare: Callable = lambda: None
-    after: Callable = lambda name: None
-    compare: Callable = lambda: None
 
 
 @dataclass(frozen=True)
@@ -88,47 +73,6 @@ def _take_part(line_up, arguments, seconds):
     times = take_turns(made, seconds)
     made.compare()
     return times
-
-
-def take_turns(line_up, seconds):
-    """Name to list of (start, stop), one per round; every rank has such a dict.
-
-    A round runs each program once, from a barrier on; the next round begins
-    with another.  The first round warms up.  There are at least 3 more, then
-    as many as fit into `seconds`.
-    """
-    names = list(line_up.programs)
-    for k in itertools.count():
-        if k < 2:
-            times, began = {name: [] for name in names}, launch.now()
-        for name in names[k % len(names) :] + names[: k % len(names)]:
-            line_up.prepare()
-            dist.barrier()
-            start = launch.now()
-            line_up.programs[name]()
-            times[name].append((start, launch.now()))
-            line_up.after(name)
-        over = k >= MOST or (k >= 3 and launch.now() - began > seconds)
-        if _first_rank_says(over):
-            return times
-
-
-def _first_rank_says(yes):
-    word = torch.tensor([yes])
-    dist.broadcast(word, 0)
-    return bool(word)
-
-
-def durations(results):
-    """Name to list of seconds: from when all ranks are there until all are done."""
-
-    def lasted(spans):
-        starts, stops = zip(*spans, strict=True)
-        return max(stops) - max(starts)
-
-    names = results[0]
-    rounds = {name: zip(*(r[name] for r in results), strict=True) for name in names}
-    return {name: [lasted(spans) for spans in each] for name, each in rounds.items()}
 
 
 def _figures(theirs, ours):

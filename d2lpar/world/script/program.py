@@ -5,7 +5,6 @@ In the simulator ranks are threads: what they have to share is prepared once, by
 """
 
 import contextlib
-import os
 import random
 import sys
 import traceback
@@ -28,12 +27,17 @@ _local = None  # the LocalModules of the script that this process executes
 
 
 class Script(NamedTuple):
-    """A file and its arguments; `shown`: the ranks that print; `seed` of rank 0."""
+    """A file and its arguments; `shown`: the ranks that print; `seed` of rank 0.
+
+    Its own modules are in `folder`; `package`: the one that it is a module of, or None.
+    """
 
     path: str
-    arguments: tuple = ()
-    shown: frozenset = frozenset()
-    seed: int = 0
+    arguments: tuple
+    shown: frozenset
+    seed: int
+    folder: str
+    package: str | None = None
 
 
 def read(path):
@@ -46,10 +50,12 @@ def read(path):
 def surroundings(script, virtual):
     """Inside, this process executes the script; `virtual`: on the ranks' clocks."""
     global _local
-    folder = os.path.dirname(script.path)
     kept = list(sys.argv), sys.stderr, list(sys.path)
     try:
-        with patched(*changes()), LocalModules(folder, built_in(virtual)) as _local:
+        with (
+            patched(*changes()),
+            LocalModules(script.folder, built_in(virtual)) as _local,
+        ):
             yield
     finally:
         _local = None
@@ -112,6 +118,7 @@ def _own(engine, script):
     """Inside, this rank has its own `__main__`, arguments and prefixed output."""
     main = types.ModuleType("__main__")
     vars(main).update(__file__=script.path, __builtins__=_local.builtins)
+    vars(main).update(__package__=script.package)
     argv = [script.path, *script.arguments]
     out, errors = (_Prefixed(s, script.shown) for s in (sys.stdout, sys.stderr))
     mine, usual = Belongings(_local, main, argv, errors), sys.stdout

@@ -11,7 +11,7 @@ from .. import explain
 from ..calls import cost_of, disagreement, part_of, reduced
 from ..engine import Status, waiting
 from ..torch_private import copy_raw, raw_tensors
-from .network import Network
+from .network import Network, SharedNetwork
 
 EAGER = 65536  # bytes: with `buffered`, a smaller message leaves without its receive
 
@@ -22,6 +22,8 @@ class Matching:
     def __init__(self, sim, buffered):
         self.sim, self.buffered = sim, buffered
         self.network = Network(sim.cluster, sim.at)
+        if sim.cluster.measured:
+            self.network = SharedNetwork(sim.cluster, sim.at, sim.cores)
         self._groups = {}  # (name, ranks) of a group -> its number
         self._sends, self._receives = defaultdict(list), defaultdict(list)
         self._joined = {}

@@ -9,7 +9,7 @@ import torch
 from .. import torch_private
 from ..calls import MESSAGES
 from ..engine import Engine, Status, waiting, where_called
-from ..meter import Meter
+from ..meter import EMPTY, Meter
 from ..outcome import RankReport
 from ..threads import Interruptible, user_line
 
@@ -193,15 +193,24 @@ class SimulatedEngine(Engine):
     def charge(self, name, flops, nbytes, dtype):
         """The device does an operation, as soon as it is free and has been asked.
 
-        The event holds the time in which the device waits for the launch, too.
+        The event holds the time in which the device waits for the launch, too.  Where
+        ranks share processors, an operation waits for a free one.
         """
         cluster, begin = self.cluster, self.clock
-        seconds = cluster.compute_seconds(self.rank, flops, nbytes, dtype)
-        self.host += cluster.launch_seconds(self.rank)
-        self.clock = max(self.clock, self.host) + seconds
-        if name == ITEM:
+        if name == EMPTY and not cluster.measured:
+            return  # the allocator of a GPU keeps its memory
+        seconds = cluster.operation_seconds(self.rank, name, flops, nbytes, dtype)
+        launch = cluster.launch_seconds(self.rank)
+        if self.sim.cores is None:
+            self.host += launch
+            self.clock = max(self.clock, self.host) + seconds
+        else:
+            self.sim.turn(self)
+            self.clock = self.sim.cores.take(self.clock, launch + seconds)
+        if name == ITEM or self.sim.cores is not None:
             self.host = self.clock
         about = {"where": where_called(), "label": self.label}
+        name = name.rstrip("_")
         self.record("compute", name, begin, self.clock, nbytes, flops, **about)
 
     def storage_resized(self, storage):

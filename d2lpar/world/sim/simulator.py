@@ -39,6 +39,7 @@ from ..threads import (
 )
 from .kept import ordered_collection, patches_undone, settings_kept
 from .matching import Matching
+from .network import Cores
 from .offspring import Offspring
 from .simulated import SimulatedEngine
 from .streams import PerRankOutput
@@ -64,6 +65,7 @@ class Simulator:
         self.failure, self.stopping, self.warnings = None, False, []
         self._events, self._order = [], itertools.count()
         self.engines = [SimulatedEngine(self, rank) for rank in range(n)]
+        self.cores = Cores(cluster.cores) if cluster.cores else None
         self.matching = Matching(self, buffered)
         self._ready = [(0.0, rank) for rank in range(n)]
         self._left, self._over = n, threading.Event()

@@ -2,9 +2,11 @@
 
 `here` knows which rank this thread is, `isolation` lets threads be ranks, `group` is a
 process group written in Python, `patches` are torch's functions that ranks call in
-another way, `tensors` what is private about tensors.  No other module may use it.
+another way, `tensors` what is private about tensors, and `action_lists` what torch's
+pipelines would do.  No other module may use it.
 """
 
+from .action_lists import action_lists
 from .group import LAST_TAG, CallWork, Group, join_world, register
 from .here import current_engine, rank_process
 from .isolation import isolated_ranks, loss_parallel, rank_thread, set_loss_parallel

@@ -1,0 +1,128 @@
+"""The course on GPUs that are not there; `tests/pretend` has what pretends."""
+
+import json
+import os
+import subprocess
+import sys
+
+import nbformat
+import pytest
+
+from conftest import ROOT, WATCHDOG
+
+PRETEND = ROOT / "tests" / "pretend"
+# Lines that read a clock while the GPU works, to show that it does.
+ON_PURPOSE = ("asked = (time.perf_counter() - start) * 1e6",)
+ON_PURPOSE += ("passed = time.perf_counter() - begin",)
+WHOLE = os.environ.get("D2LPAR_ZOO") == "whole"  # every night
+FEW = {"02", "07", "12", "15"}  # otherwise: `make gpus` has the others, too
+
+
+def pretending(*words, folder=ROOT, count=2):
+    """What a Python that has GPUs printed, as the JSON objects among its lines."""
+    environ = {k: v for k, v in os.environ.items() if not k.startswith("D2LPAR_")}
+    paths = [str(PRETEND / "site-packages"), str(ROOT), environ.get("PYTHONPATH", "")]
+    environ |= {"D2LPAR_PRETEND": str(count), "PYTHONPATH": os.pathsep.join(paths)}
+    environ |= {"D2LPAR_PROGRESS": "0", "MPLBACKEND": "Agg"}
+    done = subprocess.run(
+        [sys.executable, *map(str, words)],
+        cwd=folder,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=5 * WATCHDOG,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    lines = done.stdout.splitlines()
+    return [json.loads(line) for line in lines if line.startswith("{")]
+
+
+@pytest.fixture(scope="module")
+def planted():
+    [found] = pretending(PRETEND / "planted.py")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("mistake", "sentence"),
+    [
+        ("a mask of the host", "found at least two devices, cuda:1 and cpu!"),
+        ("a tensor made in the backward pass", "two devices, cuda:1 and cpu!"),
+        ("labels of the host", "found at least two devices, cuda:1 and cpu!"),
+        ("a layer that stays behind", "found at least two devices"),
+        ("two GPUs", "found at least two devices, cuda:1 and cuda:0!"),
+        ("indices of a GPU for the host", "indices should be either on cpu or on"),
+        ("numpy of a GPU", "can't convert cuda:1 device type tensor to numpy"),
+        ("an array of a GPU", "can't convert cuda:1 device type tensor to numpy"),
+        ("a GPU too many", "invalid device ordinal"),
+        ("a generator of the host", "Expected a 'cuda' device type for generator"),
+        ("writing to the host", "found at least two devices, cuda:1 and cpu!"),
+        ("NCCL on the host", "No backend type associated with device type cpu"),
+        ("NCCL on another rank's GPU", "a tensor is on another rank's GPU"),
+        ("CUDA after a fork", "Cannot re-initialize CUDA in forked subprocess"),
+        ("a clock without waiting", "a clock was read 4 lines down, 1 time"),
+    ],
+)
+def test_a_mistake_that_a_gpu_would_show_is_red(planted, mistake, sentence):
+    assert sentence in (planted[mistake] or "nothing was raised")
+
+
+def test_what_is_right_on_a_gpu_is_green(planted):
+    right = "training", "files", "memory", "a clock", "random numbers"
+    right += "a mask where the scores are", "a number of the host"
+    right += "indices of the host", "a copy between devices", "numpy of a copy"
+    assert {name: planted[name] for name in right} == dict.fromkeys(right)
+
+
+def chapters():
+    every = sorted(ROOT.glob("chapters/[0-9]*.ipynb"))
+    return [path for path in every if WHOLE or path.name[:2] in FEW]
+
+
+def complaints(report):
+    """What is wrong in a line of `paths.py`."""
+    found = [report["failed"]] if report["failed"] else []
+    for line in report["hasty"]:
+        if not line.endswith(ON_PURPOSE):
+            found.append(f"the clock does not wait for the GPU: {line}")
+    return found
+
+
+def test_cells_for_gpus_run_on_two_of_them():
+    paths = [path.relative_to(ROOT) for path in chapters()]
+    reports = pretending(PRETEND / "paths.py", *paths)
+    assert [report["path"] for report in reports] == list(map(str, paths))
+    assert not {r["path"]: complaints(r) for r in reports if complaints(r)}
+    ran = {report["path"][9:11] for report in reports if report["cells"]}
+    assert ran >= ({f"{k:02}" for k in range(1, 19)} if WHOLE else FEW)
+
+
+def test_the_paths_that_a_machine_proves_pass_on_two_gpus():
+    worlds = ["sim on the GPU", *["NCCL, 2 ranks"] * WHOLE]
+    [report] = pretending(PRETEND / "proven.py", *worlds)
+    assert report["passed"] > 15 * len(worlds)
+    assert not report["failed"]
+
+
+# What a hand may do to a chapter: (chapter, what is right, what is not, what is said)
+WORDS = 'x = torch.randn(4, 2048, 4096, device="cuda"'
+SLIPS = [
+    ("02", "x = build().to(device), torch", "x = build(), torch", "two devices"),
+    ("15", ".to(d2lpar.device())", "", "two devices"),
+    ("16", WORDS, WORDS.partition(", device")[0], "two devices"),
+    ("16", "    torch.cuda.synchronize()\n    took", "    took", "does not wait"),
+]
+
+
+def test_slips_in_chapters_are_red(tmp_path):
+    for k, (chapter, right, wrong, _) in enumerate(SLIPS):
+        [path] = ROOT.glob(f"chapters/{chapter}_*.ipynb")
+        notebook = nbformat.read(path, 4)
+        cells = [cell for cell in notebook.cells if right in cell.source]
+        assert cells, right
+        cells[0].source = cells[0].source.replace(right, wrong)
+        nbformat.write(notebook, tmp_path / f"{k}.ipynb")
+    names = [f"{k}.ipynb" for k in range(len(SLIPS))]
+    reports = pretending(PRETEND / "paths.py", *names, folder=tmp_path)
+    for report, (*_, sentence) in zip(reports, SLIPS, strict=True):
+        assert sentence in " ".join(complaints(report)), report
