@@ -19,14 +19,18 @@ def squares(grads, dtype=torch.float64):
     return total
 
 
+def clip(norm, grads, scale, limit):
+    """Divide by the scale, and scale down where the norm is above the limit."""
+    for g in there(grads):
+        g.mul_(limit / max(norm, limit) / scale)
+    return norm
+
+
 def finish(total, grads, scale, limit):
     """The norm or None, where `total` is the sum of all squares."""
     if not total.isfinite():
         return None
-    norm = total.sqrt().item() / scale
-    for g in there(grads):
-        g.mul_(limit / max(norm, limit) / scale)
-    return norm
+    return clip(total.sqrt().item() / scale, grads, scale, limit)
 
 
 @right
@@ -70,20 +74,14 @@ def looks_at_its_own(grads, scale, limit):
     dist.all_reduce(total)
     if not fine:
         return None
-    norm = total.sqrt().item() / scale
-    for g in there(grads):
-        g.mul_(limit / max(norm, limit) / scale)
-    return norm
+    return clip(total.sqrt().item() / scale, grads, scale, limit)
 
 
 @wrong("goes on")
 def never_looks(grads, scale, limit):
     total = squares(grads)
     dist.all_reduce(total)
-    norm = total.sqrt().item() / scale
-    for g in there(grads):
-        g.mul_(limit / max(norm, limit) / scale)
-    return norm
+    return clip(total.sqrt().item() / scale, grads, scale, limit)
 
 
 @wrong("only infinities")
@@ -92,10 +90,7 @@ def forgets_nan(grads, scale, limit):
     dist.all_reduce(total)
     if total.isinf():
         return None
-    norm = total.sqrt().item() / scale
-    for g in there(grads):
-        g.mul_(limit / max(norm, limit) / scale)
-    return norm
+    return clip(total.sqrt().item() / scale, grads, scale, limit)
 
 
 @wrong("float32")
@@ -120,10 +115,7 @@ def clips_before_it_divides(grads, scale, limit):
     dist.all_reduce(total)
     if not total.isfinite():
         return None
-    norm = total.sqrt().item()
-    for g in there(grads):
-        g.mul_(limit / max(norm, limit) / scale)
-    return norm
+    return clip(total.sqrt().item(), grads, scale, limit)
 
 
 @wrong("not in place")

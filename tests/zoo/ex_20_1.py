@@ -97,6 +97,15 @@ def the_plan_itself(model, offers, batch, steps, budget, reserve):
     return k, plan
 
 
+@wrong("form")
+def counted_from_the_end(model, offers, batch, steps, budget, reserve):
+    found = paid(model, offers, batch, steps, budget, reserve)
+    if not found:
+        return None
+    k, degrees = fastest(found)
+    return k - len(offers), degrees
+
+
 @wrong("ranks")
 def for_one_node(model, offers, batch, steps, budget, reserve):
     found = paid(model, offers, batch, steps, budget, reserve)

@@ -97,6 +97,8 @@ def judged(came, case):
     model, offers, batch, steps, limit, free = case.facts["given"]
     try:
         k, degrees = came
+        if isinstance(k, bool) or k < 0:
+            return "form", None, None, 0.0
         (cluster, price), plan = offers[range(len(offers))[k]], Plan(**degrees)
     except (TypeError, ValueError, IndexError, KeyError):
         return "form", None, None, 0.0
