@@ -73,6 +73,11 @@ def script(
     print(f"torchrun --nproc-per-node {scripts.ranks(notebook)} {to}")
 
 
+Module = Annotated[
+    bool, typer.Option("-m", "--module", help="SCRIPT is a module's name.")
+]
+
+
 @commands.command(
     context_settings={"allow_extra_args": True, "allow_interspersed_args": False}
 )
@@ -83,9 +88,7 @@ def simulate(
         int | None,
         typer.Option("-n", "--ranks", min=1, help="Those of the cluster, else 4."),
     ] = None,
-    module: Annotated[
-        bool, typer.Option("-m", "--module", help="SCRIPT is a module's name.")
-    ] = False,
+    module: Module = False,
     cluster: Annotated[
         str | None, typer.Option(help="Such as 8xA100, or 4x8xH100 for four nodes.")
     ] = None,
