@@ -21,6 +21,8 @@ if TYPE_CHECKING:  # what an editor and a type checker see
     from .world.launch import now as now
     from .world.launch import run as run
     from .world.launch import sleep as sleep
+    from .world.predictions import Prediction as Prediction
+    from .world.predictions import predict as predict
     from .world.runs import Run as Run
     from .world.runs import compare as compare
 
@@ -30,6 +32,7 @@ _HOMES = {
     "errors": ["DeadlockError", "MismatchError", "RankError"],
     "world.labels": ["label", "label_layers"],
     "world.launch": ["defaults", "device", "now", "run", "sleep"],
+    "world.predictions": ["Prediction", "predict"],
     "checks.report": ["Report"],
     "world.runs": ["Run", "compare"],
     "show.timeline": ["Timeline"],

@@ -145,8 +145,8 @@ class Stage(nn.Module):
         self.blocks = nn.ModuleDict({str(i): b for i, b in blocks.items()})
         self.norm, self.drop = norm if self.last else nn.Identity(), drop(0)
         for i, block in blocks.items():
-            for k, half in enumerate((block.out, block.mlp), start=1):
-                half.register_forward_hook(_after(drop(2 * i + k)))
+            for k, part in enumerate((block.out, block.mlp), start=1):
+                part.register_forward_hook(_after(drop(2 * i + k)))
 
     def forward(self, x):
         """Tokens or activations [rows, T, D] -> activations, or scores."""

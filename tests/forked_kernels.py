@@ -17,6 +17,7 @@ import jupyter_client.provisioning.local_provisioner as provisioner
 
 LOADED = ["tests.loaded_kernel", "ipykernel.ipkernel", "ipykernel.zmqshell"]
 LOADED += ["torch.distributed.tensor", "torch._dynamo", "cloudpickle", "ipywidgets"]
+LOADED += ["tests.huge_pages"]
 LIMIT = 1 << 16  # no descriptor is higher
 
 _forks = multiprocessing.get_context("forkserver")

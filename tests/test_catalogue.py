@@ -40,7 +40,8 @@ WORDS = "word " * 1500  # ten minutes
         ([(WORDS, "markdown"), (f"# Further\n\n{WORDS * 2}", "markdown")], 10, 20),
         ([(f"## What the sources say\n\n{WORDS}", "markdown")], 0, 10),
         ([(f"# Summary\n\n{WORDS}\n## References\n{WORDS}", "markdown")], 10, 0),
-        ([(f"# Further\n\n# On real GPUs\n\n{WORDS}", "markdown")], 10, 0),
+        ([(f"# Further\n\n# On processes\n\n{WORDS}", "markdown")], 10, 0),
+        ([(f"# On one GPU\n\n{WORDS}", "markdown")], 0, 10),
         ([("x = 1\n\n# comment\n" * 150, "code")], 10, 0),
         ([("# in d2lpar/x.py\n" + "x = 1\n" * 30, "code")], 10, 0),
         ([("# in d2lpar/x.py\ndef f():\n    '''X" + "\n" * 90 + "x'''", "code")], 0, 0),
@@ -66,7 +67,7 @@ def test_outputs_count_and_folded_cells_do_not():
 def test_sync_writes_the_line_of_the_first_cell():
     notebook = lesson((WORDS, "markdown"), (f"# Further\n\n{WORDS}", "markdown"))
     ((_, new),) = minutes.sync(notebook, EXERCISES)
-    line = "10 minutes to read, 10 more for *Further* and the sources, 80 for the"
+    line = "10 minutes to read, 10 more for *Further*, GPUs and the sources, 80 for the"
     assert f"**Time:** {line} exercises." in new
     assert minutes.sync(notebook, EXERCISES) == []
     assert minutes.told(notebook) == (10, 10, 80)

@@ -1,6 +1,7 @@
 """What learners' programs do at the edges, in both worlds."""
 
 import contextlib
+import functools
 import io
 import os
 import pickle
@@ -327,3 +328,17 @@ def test_results_that_cannot_be_rebuilt(backend):
     assert error.rank == 1 and "test_corners.py:" in error.line
     assert isinstance(error.__cause__, LookupError)
     assert error.run.results == [0, None, 2]
+
+
+@functools.lru_cache(maxsize=5)
+def fibonacci(n):
+    return n if n < 2 else fibonacci(n - 1) + fibonacci(n - 2)
+
+
+@BOTH
+def test_functions_with_a_cache_travel(backend):
+    def grown():
+        return fibonacci(20), fibonacci.cache_info().currsize
+
+    run = d2lpar.run(grown, world_size=2, backend=backend)
+    assert run.results == [(6765, 5), (6765, 5)]

@@ -130,7 +130,7 @@ def test_two_gpus_and_the_links_between_them(machine, monkeypatch):
     machine(fake_torch(gpus=2), "/usr/bin/nvidia-smi")
     heading = "\t\x1b[4mGPU0\tGPU1\x1b[0m\n"
     printed = heading + "GPU0\t X \tNV18\nGPU1\tNV18\t X \n\nLegend:\n  X = Self\n"
-    done = SimpleNamespace(stdout=printed)
+    done = SimpleNamespace(stdout=printed, returncode=0)
     monkeypatch.setattr(subprocess, "run", lambda *a, **k: done)
     topics = by_topic(doctor.gpus())
     assert topics["GPU 1"].value == "H100, 80 GB"
@@ -140,6 +140,17 @@ def test_two_gpus_and_the_links_between_them(machine, monkeypatch):
         "GPU0\t X \tNV18",
         "GPU1\tNV18\t X",
     ]
+
+
+def test_the_driver_of_two_gpus_is_named_once(machine, monkeypatch):
+    machine(fake_torch(gpus=2), "/usr/bin/nvidia-smi")
+    done = SimpleNamespace(stdout="580.65.06\n580.65.06\n", returncode=0)
+    monkeypatch.setattr(subprocess, "run", lambda *a, **k: done)
+    assert doctor.driver() == "580.65.06"
+    done.stdout, done.returncode = "Failed to initialize NVML\n", 9
+    assert doctor.driver() == "unknown"
+    machine(fake_torch(gpus=2))
+    assert doctor.driver() == "unknown"
 
 
 def test_links_without_nvidia_smi(machine):

@@ -15,6 +15,7 @@ from d2lpar.messages import exchange
 from d2lpar.tools import record
 from d2lpar.tools.bench import bench, predicted
 from d2lpar.world import rounds
+from d2lpar.world.here import measure
 from d2lpar.world.measured import FORMAT, Curve, cluster_of
 
 KB, MB = 2**10, 2**20
@@ -85,6 +86,12 @@ def test_a_saved_cluster_is_loaded_as_it_was(machine, tmp_path):
     assert machine.plot().alt
 
 
+def renamed():
+    bad = {"d2lpar": FORMAT, **figures()}
+    bad["messages"]["several"] = bad["messages"]["1"]
+    return bad
+
+
 def without(*keys):
     bad = {"d2lpar": FORMAT, **figures()}
     inner = bad
@@ -101,6 +108,7 @@ BAD = {
     json.dumps(without("launch")): "the entry 'launch' is missing",
     json.dumps(without("machine", "cores")): "'machine' has no 'cores'",
     json.dumps(without("messages", "1")): "'messages' has no rows for '1'",
+    json.dumps(renamed()): "'messages' has 'several' in place of a number",
     json.dumps(without("all_reduce", "2", 0, 4)): "rows of 'all_reduce', '2' are unus",
 }
 
@@ -216,7 +224,7 @@ def test_a_median_is_steady_when_its_error_is_small():
 
 
 def test_this_machine_is_measured():
-    here = d2lpar.Cluster.here(ranks=(2,), seconds=0.1)
+    here = measure(ranks=(2,), seconds=0.1)
     found = here.figures
     assert here.peak("float32") > 1e8
     assert 0 < here.message_seconds(64) < here.message_seconds(32 * MB) < 60

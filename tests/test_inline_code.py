@@ -36,6 +36,9 @@ if "experts" in CONCEPTS:
     CONCEPTS += ["expert_nodes"]  # it stands in chapter 18, too
 if "failures" in CONCEPTS:
     CONCEPTS += ["saving"]  # it stands in chapter 19, too
+EXPERIMENTS = sorted((ROOT / "d2lpar" / "experiments").glob("*.py"))
+BEHIND = "__init__", "measuring", "tables"  # nobody reads these in a chapter
+CONCEPTS += [f"experiments/{p.stem}" for p in EXPERIMENTS if p.stem not in BEHIND]
 
 LIBRARY = '''\
 """A module."""

@@ -25,6 +25,7 @@ __main__
 tools
 __init__
 checks
+experiments
 hybrid mesh failures sequence
 split_choice mesh_costs mesh_pipeline mesh_saving several_nodes planning \
     expert_nodes replicated

@@ -195,17 +195,27 @@ def links(module, count):
 
 def topology():
     """Heading and rows about GPUs of `nvidia-smi topo -m`, none where there is none."""
+    return [line.rstrip() for line in _nvidia_smi("topo", "-m") if "GPU" in line[:4]]
+
+
+def driver():
+    """Return the version of NVIDIA's driver, "unknown" without nvidia-smi."""
+    lines = _nvidia_smi("--query-gpu=driver_version", "--format=csv,noheader")
+    return ", ".join(dict.fromkeys(lines)) or "unknown"
+
+
+def _nvidia_smi(*words):
+    """Return the lines that nvidia-smi prints, none where it is not there or fails."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return []
+    how = {"capture_output": True, "text": True, "timeout": 20}
     try:
-        done = subprocess.run(
-            [tool, "topo", "-m"], capture_output=True, text=True, timeout=20
-        )
+        done = subprocess.run([tool, *words], **how)
     except (OSError, subprocess.TimeoutExpired):
         return []
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", done.stdout)
-    return [line.rstrip() for line in plain.splitlines() if "GPU" in line[:4]]
+    printed = done.stdout if done.returncode == 0 else ""
+    return re.sub(r"\x1b\[[0-9;]*m", "", printed).splitlines()
 
 
 def auto():

@@ -2,9 +2,9 @@
 
 To read: 150 words a minute, 4 seconds for a line of code, 20 for a line of the library,
 15 to look at an output.  Not counted are comments, docstrings, folded cells and the
-lists behind the summary.  *Further* and *What the sources say* are told apart, since no
-later chapter needs them.  To exercise: the minutes that each exercise declares.  All
-are rounded to five minutes.
+lists behind the summary.  *Further*, what is about GPUs and *What the sources say* are
+told apart, since no later chapter needs them.  To exercise: the minutes that each
+exercise declares.  All are rounded to five minutes.
 """
 
 import ast
@@ -15,7 +15,7 @@ from typing import NamedTuple
 from . import catalogue, inline_code, notebooks
 
 WORD, LINE, LIBRARY, OUTPUT = 1 / 150, 4 / 60, 20 / 60, 15 / 60  # minutes
-APART = {"Further", "What the sources say"}
+APART = {"Further", "On one GPU", "On real GPUs", "What the sources say"}
 LISTS = ("In other words", "Exercises", "References", "Appendix")
 SHORT = ["00", "03", "04", "05", "06", "07", "12", "13"]
 TOLD = re.compile(r"(?m)^\*\*Time:\*\* .*$")
@@ -73,7 +73,7 @@ def _lines(source):
 def line(minutes):
     """The line that a chapter's first cell has: "**Time:** 80 minutes to read, ..."."""
     core, further, exercises = minutes
-    more = f", {further} more for *Further* and the sources" if further else ""
+    more = f", {further} more for *Further*, GPUs and the sources" if further else ""
     return f"**Time:** {core} minutes to read{more}, {exercises} for the exercises."
 
 

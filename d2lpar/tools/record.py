@@ -3,6 +3,8 @@
     cluster      what `Cluster.here()` measured; `Cluster.load` reads a record, too
     predicted    runs beside what the simulator says of them on that cluster
     races        the bench's races, in their quick form, and the start-up
+    gpu          what `Cluster.here(device="cuda")` measured, where there is a GPU
+    experiments  tables of the chapters, where there are GPUs for them
 
 Nothing in it names the machine's host, its user or a path.
 """
@@ -12,6 +14,11 @@ import re
 from functools import partial
 from pathlib import Path
 
+import torch
+
+from .. import experiments
+from ..world.cluster import Cluster
+from ..world.conditions import machine
 from ..world.measured import FORMAT
 from .bench import bench, predicted
 
@@ -24,7 +31,32 @@ def plan(repeats=3, quick=False):
     what = ((64 * 2**10, 2**20), (256,)) if quick else ()
     found = [("this machine, predicted", partial(_predicted, seconds, repeats, what))]
     quickly = bench.plan(ranks="2", quick=True)
-    return found + [(name, step) for name, step in quickly if name != found[0][0]]
+    found += [(name, step) for name, step in quickly if name != found[0][0]]
+    if torch.cuda.is_available():
+        found.append(("this GPU", partial(_gpu, seconds)))
+    return found + [(name, partial(_table, each)) for name, each in _possible()]
+
+
+def _gpu(seconds):
+    """What copies, products and messages of the GPU take."""
+    figures = Cluster.here(ranks=(2,), seconds=2 * seconds, device="cuda").figures
+    return {"gpu": {"d2lpar": FORMAT, **figures}}
+
+
+def _possible():
+    """The experiments that this machine has the GPUs for, with their names."""
+    gpus = torch.cuda.device_count()
+    named = experiments.every().items()
+    return [(name, each) for name, each in named if gpus >= (each.ranks or 2)]
+
+
+def _table(experiment):
+    """What is measured at the sizes of the chapter, and where and when it was."""
+    if experiments.is_small():
+        raise ValueError("D2LPAR_SMALL=1 makes experiments too small for a record.")
+    table, about = experiments.measure(experiment), machine("cuda")
+    where = f"recorded on {about['name']}, torch {about['torch']}, {about['date'][:10]}"
+    return {"experiments": {table.name: table.figures(where)}}
 
 
 def _predicted(seconds, repeats, what):

@@ -161,18 +161,20 @@ class Cluster:
 
     @staticmethod
     def here(
-        ranks: tuple[int, ...] = (2, 4), seconds: float = 30.0, device: str = "cpu"
+        ranks: tuple[int, ...] = (2, 4),
+        seconds: float = 30.0,
+        device: str = "cpu",
+        fresh: bool = False,
     ) -> MeasuredCluster:
-        """Measure this machine, as a cluster on which "sim" predicts its runs.
+        """This machine, measured once, as a cluster on which "sim" predicts its runs.
 
-        ranks      numbers of processes between which messages are measured
-        seconds    that measuring may take, besides starting the processes
-        device     what computes: "cpu", or "cuda" (which nobody has tried yet)
-
-        `figures` holds all medians and quartiles, and what could not be measured.
+        As many processes as `ranks` says compute and send for about so many seconds, on
+        "cpu" or "cuda" (which nobody has tried yet).  Later calls load what the user's
+        cache folder keeps; `fresh` measures anew.  Where D2LPAR_HERE in the environment
+        names a file, it is loaded instead, whatever machine it is of.
         """
-        here = import_module(".here", __package__)  # which needs this module
-        return here.measure(ranks, seconds, device)
+        kept = import_module(".kept", __package__).cluster
+        return kept(ranks, seconds, device, fresh)
 
     @staticmethod
     def load(path: str | Path) -> MeasuredCluster:

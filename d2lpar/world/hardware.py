@@ -23,7 +23,18 @@ DEFAULT_SHARE = 0.80
 # throughput of arithmetic instructions).
 DOUBLE_SHARE = {"K20": 1 / 3, "K80": 1 / 3, "T4": 1 / 32, "2070": 1 / 32}
 DOUBLE_SHARE |= {"L4": 1 / 64, "4090": 1 / 64}
-OPTIONAL_WORDS = {"SXM", "SXM2", "RTX", "SUPER", "40GB", "80GB", "(one", "GK210)"}
+OPTIONAL_WORDS = {
+    "SXM",
+    "SXM2",
+    "RTX",
+    "SUPER",
+    "16GB",
+    "32GB",
+    "40GB",
+    "80GB",
+    "(one",
+    "GK210)",
+}
 
 
 @dataclass(frozen=True)
@@ -90,12 +101,20 @@ def find_gpu(name):
 
     `A100` is the SXM module with 80 GB, `H100` the SXM one: of several the largest.
     """
-    wanted = _plain(re.sub(r"(?i)nvidia|tesla|geforce", "", name))
-    found = [gpu for gpu in gpus() if wanted in _spellings(gpu.name)]
+    wanted = _plain(re.sub(r"(?i)nvidia|tesla|geforce|hbm\d\w*", "", name))
+    found = [gpu for gpu in gpus() if wanted in _spellings(gpu)]
     if not found:
         known = ", ".join(gpu.short for gpu in gpus())
         raise ValueError(f"There is no GPU '{name}': the known ones are {known}.")
     return max(found, key=lambda gpu: gpu.memory)
+
+
+def recognise(device):
+    """The Gpu that CUDA calls so ("NVIDIA H100 80GB HBM3"), or None."""
+    try:
+        return find_gpu(device)
+    except ValueError:
+        return None
 
 
 def _plain(name):
@@ -103,12 +122,13 @@ def _plain(name):
     return re.sub(r"[^a-z0-9]", "", name)
 
 
-def _spellings(name):
+def _spellings(gpu):
     """All ways to write a name: its words, with or without the optional ones."""
-    words = name.split()
+    words, memory = gpu.name.split(), f"{gpu.memory / 1e9:.0f}GB"
+    words += [memory] if memory in OPTIONAL_WORDS - {*words} else []  # CUDA says it
     some = [w for w in words if w in OPTIONAL_WORDS]
     drops = (set(d) for k in range(len(some) + 1) for d in combinations(some, k))
-    return {_plain("".join(w for w in words if w not in drop)) for drop in drops}
+    return {_plain(" ".join(w for w in words if w not in drop)) for drop in drops}
 
 
 def parse_cluster(spec):

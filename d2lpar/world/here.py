@@ -41,13 +41,20 @@ PRODUCTS = 24  # of these in a row
 BESIDE = 4 * MB  # bytes of the all-reduce beside a product
 
 
-def measure(ranks=(2, 4), seconds=30.0, device="cpu"):
-    """Return the MeasuredCluster of this machine; see `Cluster.here`."""
+def checked(ranks, device):
+    """The numbers of ranks to measure with, in order; raises where that cannot be."""
     if not all(isinstance(n, int) and n >= 2 for n in ranks):
         raise ValueError(f"ranks are numbers of processes from 2 on, not {ranks!r}.")
     if device not in ("cpu", "cuda"):
         raise ValueError(f"device is 'cpu' or 'cuda', not {device!r}.")
-    ranks = sorted({2, *ranks})
+    if device == "cuda" and not torch.cuda.is_available():
+        raise RuntimeError('device="cuda" needs a GPU, and torch sees none')
+    return sorted({2, *ranks})
+
+
+def measure(ranks=(2, 4), seconds=30.0, device="cpu"):
+    """Measure this machine now; return the MeasuredCluster.  See `Cluster.here`."""
+    ranks = checked(ranks, device)
     started = time.monotonic()
     share = seconds / (len(ranks) + 1)
     figures = _alone(share, device)
@@ -55,6 +62,7 @@ def measure(ranks=(2, 4), seconds=30.0, device="cpu"):
     for n in ranks:
         _add_messages(figures, n, share, device)
     about = figures["machine"]
+    about["allowed"] = seconds
     about["seconds"] = round(time.monotonic() - started, 1)
     about["others"] = round(statistics.median(figures.pop("others")), 2)
     return cluster_of(figures)

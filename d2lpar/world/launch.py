@@ -106,6 +106,12 @@ def run(
     return _finished(outcome, world, profile)
 
 
+def ranks(world_size=None):
+    """The number of ranks, checked; where none is given, what `run` would take."""
+    usual = from_environment("D2LPAR_RANKS", world_size_of) or _defaults["world_size"]
+    return world_size_of(usual if world_size is None else world_size)
+
+
 def device() -> torch.device:
     """The device of this rank, or outside of a run the one that `run` would give."""
     engine = torch_private.current_engine()
@@ -151,12 +157,8 @@ class _World:
         inside = "TORCHELASTIC_RUN_ID" in env or "SLURM_PROCID" in env
         inside = inside and "RANK" in env and "WORLD_SIZE" in env
         self.torchrun = inside and backend != "sim"
-        ranks = (
-            from_environment("D2LPAR_RANKS", world_size_of) or _defaults["world_size"]
-        )
-        if self.torchrun:
-            ranks = env["WORLD_SIZE"]
-        self.world_size = world_size_of(ranks if world_size is None else world_size)
+        usual = env["WORLD_SIZE"] if self.torchrun else None
+        self.world_size = ranks(usual if world_size is None else world_size)
         name = from_environment("D2LPAR_BACKEND", backend_of) or _defaults["backend"]
         name = name if backend is None else backend
         if name == "sim" and inside:  # other numbers of ranks stay simulated
@@ -186,7 +188,8 @@ class _World:
             if count < self._local():
                 raise RuntimeError(
                     f'backend="nccl" with world_size={self.world_size} needs as many '
-                    f'GPUs, and this machine has {count}: use backend="gloo" or "sim"'
+                    f'GPUs, and this machine has {count}: use backend="auto", which '
+                    'takes "gloo" for so many ranks, or "sim"'
                 )
         if self.device and torch.device(self.device).type == "cuda":
             if not torch.cuda.is_available():

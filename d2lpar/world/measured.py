@@ -27,6 +27,8 @@ from pathlib import Path
 from .cluster import Cluster
 from .meter import EMPTY
 
+QUIET = 0.1  # part of the processors that other programs take at most
+
 FORMAT = 1
 NEEDED = (("products", "float32"), ("operations", "add"), ("operations", "add_"))
 NEEDED += (("work", "messages"), ("work", "all_reduce 2"), ("messages", "1"))
@@ -63,6 +65,7 @@ class MeasuredCluster(Cluster):
     """The machine that `Cluster.here()` has measured; `figures` holds all of it."""
 
     figures: dict = field(default_factory=dict, compare=False)
+    source: str = field(default="", compare=False)  # why it may be another machine
     measured = True
 
     def save(self, path):
@@ -73,6 +76,17 @@ class MeasuredCluster(Cluster):
     @property
     def free_compute(self):
         return False
+
+    @property
+    def disturbed(self):
+        """A sentence if other programs were busy while this was measured."""
+        busy = self.figures["machine"].get("others", 0)
+        if busy <= QUIET:
+            return []
+        return [
+            f"Other programs took {busy:.0%} of the processors while it was measured. "
+            "Measure again when they are quiet: d2lpar.Cluster.here(fresh=True)."
+        ]
 
     # what the simulator wants to know
 
@@ -166,11 +180,16 @@ class MeasuredCluster(Cluster):
 
     def __repr__(self):
         small, large = (self.message_seconds(size) for size in (1, 2**20))
-        text = f"Cluster {self.name}, measured: {small * 1e6:.0f} us for a small "
-        text += f"message, {large * 1e6:.0f} us for 1 MB"
+        day = self.figures["machine"].get("date", "")[:10]
+        text = f"Cluster {self.name}, measured{day and f' on {day}'}: "
+        text += (
+            f"{small * 1e6:.0f} us for a small message, {large * 1e6:.0f} us for 1 MB"
+        )
         rates = {kind: self.peak(kind) / 1e9 for kind in self.figures["products"]}
         text += "".join(f"; {rate:.0f} GFLOP/s {kind}" for kind, rate in rates.items())
-        return text + "".join(f"\n  {each}" for each in self.figures["missing"])
+        text += "".join(f"\n  {each}" for each in self.figures["missing"])
+        text += "".join(f"\n  {each}" for each in self.disturbed)
+        return text + (self.source and f"\n  Loaded from {self.source}.")
 
 
 def cluster_of(figures):
@@ -228,6 +247,9 @@ def _check(figures, bad):
         for name, rows in figures[part].items():
             if not _are_rows(rows, 2 if part == "work" else 5):
                 raise ValueError(f"{bad}: the rows of {part!r}, {name!r} are unusable.")
+    for part in ("messages", "all_reduce", "sharing"):
+        if odd := [name for name in figures[part] if not str(name).isdigit()]:
+            raise ValueError(f"{bad}: {part!r} has {odd[0]!r} in place of a number.")
     if not (_are_rows([figures["launch"]], 5) and figures["sharing"]):
         raise ValueError(f"{bad}: 'launch' or 'sharing' is unusable.")
 

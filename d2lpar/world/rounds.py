@@ -15,10 +15,10 @@ import torch.distributed as dist
 
 from . import launch
 from .conditions import busy_seconds, cores
+from .measured import QUIET
 
 MOST = 40  # rounds
 STEADY = 0.03  # how far off a median may be, as a part of it, to be steady
-QUIET = 0.1  # part of the processors that other programs take at most
 FEWEST = 5  # rounds that count, however busy others were
 LOOK = 0.1  # seconds over which others are watched
 

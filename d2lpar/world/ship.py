@@ -30,6 +30,9 @@ from cloudpickle import cloudpickle as by_value
 
 from .patching import patched
 
+_Cached = type(functools.cache(len))
+by_reference = by_value._should_pickle_by_reference
+
 _SHARED = tuple(
     path for key, path in sysconfig.get_paths().items() if "lib" in key and path
 )
@@ -53,11 +56,18 @@ class Pickler(cloudpickle.Pickler):
         odd = isinstance(obj, ModuleType) and type(obj) is not ModuleType
         if odd and sys.modules.get(obj.__name__) is obj:
             return importlib.import_module, (obj.__name__,)
+        if isinstance(obj, _Cached) and not by_reference(obj.__wrapped__):
+            return _cached, (obj.__wrapped__, obj.cache_parameters())
         reduced = super().reducer_override(obj)
         slots = isinstance(obj, type) and "__slots__" in vars(obj)
         if slots and not issubclass(obj, tuple):  # those of a named tuple are empty
             return _with_slots(obj, reduced)
         return reduced
+
+
+def _cached(function, parameters):
+    """A function with a cache of its own, which is empty."""
+    return functools.lru_cache(**parameters)(function)
 
 
 def _with_slots(cls, reduced):

@@ -15,6 +15,9 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from pretended import gpus
 from torch import nn
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
+
+import d2lpar
 
 GPU = "cuda:1"
 
@@ -151,6 +154,33 @@ def waits_for_the_gpu():
     assert not gpus.HASTY
 
 
+def computes_for_the_host():
+    big = torch.ones(10_000_000)  # larger than what a GPU computes here
+    copy = big.to("cpu", copy=True)
+    big += 1
+    assert copy.eq(1).all() and big.eq(2).all()
+
+
+def holds_after_sums():
+    """Bytes that a rank's GPU holds more after some sums and messages than before."""
+    sums, held = torch.ones(1000), []
+    for _ in range(4):
+        dist.all_reduce(sums.clone(), async_op=True).wait()
+        dist.all_reduce(sums.clone())
+        ends = [dist.P2POp(dist.isend, sums.clone(), 1 - dist.get_rank())]
+        ends += [dist.P2POp(dist.irecv, sums.clone(), 1 - dist.get_rank())]
+        for work in dist.batch_isend_irecv(ends):
+            work.wait()
+        del ends, work
+        held.append(torch.cuda.memory_allocated())
+    return held
+
+
+def frees_what_was_sent():
+    run = d2lpar.run(holds_after_sums, world_size=2, backend="nccl")
+    assert [set(held) == {held[0]} for held in run.results] == [True, True], run.results
+
+
 def draws_other_numbers():
     torch.manual_seed(0)
     there = torch.randn(5, device=GPU)
@@ -164,12 +194,15 @@ RIGHT = {
     "files": comes_back,
     "memory": counts_memory,
     "a clock": waits_for_the_gpu,
+    "a large tensor of the host": computes_for_the_host,
     "random numbers": draws_other_numbers,
+    "memory of messages": frees_what_was_sent,
     "a mask where the scores are": lambda: Masked(device=GPU)(x()),
     "a number of the host": lambda: x() * torch.tensor(2.0),
     "indices of the host": lambda: x()[torch.tensor([0, 1])],
     "a copy between devices": lambda: torch.zeros(4, 4).copy_(x().detach()).numpy(),
     "numpy of a copy": lambda: x().detach().cpu().numpy(),
+    "a copy of a collective": lambda: AsyncCollectiveTensor(x().detach()).cpu().numpy(),
 }
 
 

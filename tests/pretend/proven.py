@@ -6,11 +6,13 @@ import sys
 from d2lpar.tools import prove
 
 if __name__ == "__main__":
-    failed, passed = {}, 0
+    failed, every = {}, []
     for name, proof in prove.plan():
         if name.startswith(tuple(sys.argv[1:])):
             done = proof()
-            passed += done.state == prove.PASSED
+            every.append(done)
             if done.state == prove.FAILED:
                 failed[name] = done.remark
-    print("\n" + json.dumps({"passed": passed, "failed": failed}))
+    passed = sum(done.state == prove.PASSED for done in every)
+    told = {"passed": passed, "failed": failed, "report": prove.report(every)}
+    print("\n" + json.dumps(told))

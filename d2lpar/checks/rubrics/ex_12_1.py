@@ -10,7 +10,7 @@ from .. import requirements as rows
 from .. import signs
 from ..judging import Case, Exercise, on_ranks
 from ..signs import both, breaks
-from .chapter_12 import NO_WAY_BACK, agrees, drawn, forth_and_back
+from .chapter_12 import NO_WAY_BACK, agrees, by_name, drawn, forth_and_back
 
 SIZES = ((1, 4, 3, 5), (2, 4, 6, 10), (2, 2, 12, 4), (2, 8, 2, 6), (2, 24, 16, 20))
 SIZES += ((3, 6, 9, 3), (3, 3, 6, 12))
@@ -104,5 +104,6 @@ exercise = Exercise(
     },
     agrees=agrees,
     perform=perform,
+    shows=by_name("y", "x.grad", "w.grad"),
     processes=(4,),
 )

@@ -92,4 +92,5 @@ exercise = Exercise(
     },
     agrees=split.agrees,
     perform=split.both_ways,
+    shows=split.by_name("y", "x.grad", "weights.grad", "down.grad", "bias.grad"),
 )

@@ -114,4 +114,5 @@ exercise = Exercise(
     },
     agrees=split.agrees,
     perform=split.both_ways,
+    shows=split.by_name("y", "x.grad", "up.grad", "down.grad", "bias.grad"),
 )

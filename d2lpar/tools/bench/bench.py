@@ -59,10 +59,12 @@ def plan(sizes=None, ranks=None, quick=False):
 
 
 def add(results, figures):
-    """`figures` are in `results`; lists of several steps become one list."""
+    """`figures` are in `results`; lists and tables of several steps become one."""
     for key, value in figures.items():
         if isinstance(value, list):
             results.setdefault(key, []).extend(value)
+        elif isinstance(value, dict):
+            results.setdefault(key, {}).update(value)
         else:
             results[key] = value
 

@@ -22,6 +22,7 @@ from ...allreduce import ring_allreduce
 from ...overlap import OverlappedDDP
 from ...world import launch
 from ...world.cluster import Cluster
+from ...world.predictions import simulated
 from ...world.rounds import (
     LineUp,
     counted,
@@ -84,7 +85,7 @@ def _split(width):
 
 
 def _pipeline(width):
-    stage = pipeline.stage_of(dist.get_rank(), width)
+    stage = pipeline.tanh_layers(dist.get_rank(), width)
     data = torch.randn(pipeline.MICRO * pipeline.ROWS, width)
     step = pipeline.our_step("1f1b", stage, data, torch.zeros_like(data))
     return step_of(stage, step)
@@ -95,24 +96,14 @@ def _measured(seconds, *what):
     return take_turns(LineUp(several), seconds, steady=True)
 
 
-def _simulated(*what):
-    """{name: [(start, stop)]} of the second time; the first one warms up."""
-    spans = {}
-    for name, program in programs(*what).items():
-        for _ in range(2):
-            dist.barrier()
-            start = launch.now()
-            program()
-            spans[name] = [(start, launch.now())]
-    return spans
-
-
 def predict(cluster, n, *what):
     """{name: (seconds, seconds of all processors)} on this cluster, simulated."""
     how = {"world_size": n, "backend": "sim", "device": "cpu"}
-    run = launch.run(_simulated, *what, cluster=cluster, **how)
+    run = launch.run(simulated, programs, *what, cluster=cluster, **how)
     # with a processor for each rank no event waits for one
-    alone = launch.run(_simulated, *what, cluster=replace(cluster, cores=MANY), **how)
+    alone = launch.run(
+        simulated, programs, *what, cluster=replace(cluster, cores=MANY), **how
+    )
     seconds = durations(run.results)
     return {name: (seconds[name][0], _work(alone, name)) for name in seconds}
 

@@ -268,8 +268,11 @@ class RecordedEngine(Engine):
                         work.native = native
 
     def mark(self, work):
-        """The stream has come to the end of `work`: when, is known at the end."""
-        self._marks.append((work, _cuda_moment()))
+        """The stream has come to the end of `work`: when, is known at the end.
+
+        Until then nothing here may hold the tensors of `work`.
+        """
+        self._marks.append((work.recorder(), _cuda_moment()))
 
     def settle(self):
         """Everything on the GPU is complete and on the timeline."""
@@ -280,9 +283,8 @@ class RecordedEngine(Engine):
         torch.cuda.synchronize()
         last, now = _cuda_moment(), self.now()
         torch.cuda.synchronize()
-        for work, moment in self._marks:
-            stop = max(now - moment.elapsed_time(last) / 1e3, work.start)
-            work.record(stop)
+        for record, moment in self._marks:
+            record(now - moment.elapsed_time(last) / 1e3)
         self._marks = []
 
 

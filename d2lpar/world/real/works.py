@@ -22,19 +22,27 @@ class _Work(torch_private.CallWork):
         super().__init__(engine, call)
         self.start = engine.now()
 
-    def record(self, stop=None):
-        """The call is on the timeline; it was complete at `stop`, or is now."""
-        call, stop = self.call, self.engine.now() if stop is None else stop
+    def record(self):
+        """The call is on the timeline; it is complete now."""
+        self.recorder()(self.engine.now())
+
+    def recorder(self):
+        """A function that is told when the call was complete; it holds no tensors."""
+        call, engine, start = self.call, self.engine, self.start
         if call.kind in MESSAGES:
             stream, size = call.kind, call.nbytes
             peer = call.source if call.peer is None else call.peer
         else:
             stream, peer = "comm", None
             size = sum(tensor.nbytes for tensor in call.outputs)
-        span, about = (self.start, stop), {"where": call.where, "label": call.label}
+        kind, about = call.kind, {"where": call.where, "label": call.label}
         about |= {"peer": peer, "id": call.id}
-        self.engine.record(stream, call.kind, *span, size, **about)
-        self.engine.beat()
+
+        def write(stop):
+            engine.record(stream, kind, start, max(start, stop), size, **about)
+            engine.beat()
+
+        return write
 
 
 class CollectiveWork(_Work):
