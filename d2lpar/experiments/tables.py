@@ -87,9 +87,8 @@ class Table:
         there = Cluster.of(f"{n}x{self.gpu}", **links)
         if not self.is_measured:
             return there
-        name, slowed = f"{there.name} at the measured pace", ()
-        if abs(self.pace - 1) > 1e-9:
-            slowed = tuple((rank, self.pace) for rank in range(n))
+        name = f"{there.name} at the measured pace"
+        slowed = tuple((rank, self.pace) for rank in range(n))
         return replace(there, name=name, slowed=slowed)
 
     def __str__(self):
