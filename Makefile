@@ -35,7 +35,7 @@ CHAPTERS ?=
 EXERCISES ?=
 BENCH ?=
 SITE_URL ?=
-WORKERS ?= 6
+WORKERS ?= $(shell $(PYTHON) -c "import os; print(min(8, 2 * os.cpu_count()))")
 EXTRAS = lab,test
 OFFLINE ?=
 WHEELHOUSE_TORCH ?=
@@ -168,11 +168,9 @@ notebooks:
 	@echo "== chapters and solutions, outputs compared"
 	@$(PLAIN) $(PYTEST) -n $(WORKERS) --dist loadscope --nbval $(NBVAL) $(KERNELS) $(NOTEBOOKS)
 
-# What experiments simulate at full size has been compared before.
-processes: export D2LPAR_SMALL = 1
 processes:
 	@echo "== chapters on real processes, outputs not compared"
-	@D2LPAR_BACKEND=gloo D2LPAR_PROGRESS=0 $(HERE) $(PYTEST) -n 4 --dist loadscope --nbval-lax $(NBVAL) \
+	@D2LPAR_BACKEND=gloo D2LPAR_PROGRESS=0 $(HERE) $(PYTEST) -n $(WORKERS) --dist loadscope --nbval-lax $(NBVAL) \
 	    $(KERNELS) $(RANKED)
 
 # Which lines of the library the unit tests run in this process; what ranks run that are

@@ -53,12 +53,26 @@ def _execute_and_count(kernel, source, allow_stdin=None):
     )
 
 
-def pytest_collection_modifyitems(items):
-    """Cells recorded with another torch are executed and not compared."""
+def pytest_collection_modifyitems(config, items):
+    """Cells recorded with another torch are executed and not compared.
+
+    On processes the sections about GPUs are left out: nothing in them would run there.
+    """
+    left = []
     for item in items:
         notebook = getattr(item.parent, "nb", None)
         if notebook is not None and other_torch(notebook):
             item.options["check"] = False
+        if notebook is not None and os.environ.get("D2LPAR_BACKEND") == "gloo":
+            left += [item] * (item.cell.id in _about_gpus(notebook))
+    config.hook.pytest_deselected(items=left)
+    items[:] = [item for item in items if item not in left]
+
+
+def _about_gpus(notebook):
+    from tests.notebook_rules import about_gpus
+
+    return {cell.id for cell in about_gpus(notebook)}
 
 
 @pytest.hookimpl(wrapper=True)

@@ -33,6 +33,17 @@ def problems(notebook):
     return found
 
 
+def about_gpus(notebook):
+    """The code cells of the sections about GPUs."""
+    inside, found = False, []
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            found += [cell] * inside
+        elif headings := re.findall("^# .*", cell["source"], re.MULTILINE):
+            inside = headings[-1] in ("# On one GPU", "# On real GPUs")
+    return found
+
+
 def _file(notebook):
     ids = [cell.get("id") for cell in notebook["cells"]]
     if None in ids or len(set(ids)) < len(ids):
@@ -45,6 +56,9 @@ def _file(notebook):
         yield "widget state is stored"
     if not notebook["metadata"].get("d2lpar", {}).get("torch"):
         yield "nobody wrote down which torch made the outputs: run `make execute`"
+    for cell in about_gpus(notebook):  # `make processes` leaves them out
+        if "d2lpar.run(" in cell["source"] and '"sim"' not in cell["source"]:
+            yield f"a run about GPUs has no backend, so is not simulated: {cell['id']}"
 
 
 def count(cell, number):

@@ -1,6 +1,7 @@
 """The simulated cluster: its clock, its wires, its memory and its order."""
 
 import ast
+import cProfile
 import math
 import os
 import signal
@@ -829,6 +830,88 @@ def test_an_interrupt_never_leaves_the_part_that_it_is_for(delay):
             part.interrupt(Enough)
         thread.join()
     assert (len(ended), escaped) == (200, [])
+
+
+def sums_a_little():
+    x = torch.ones(5)
+    dist.all_reduce(x)
+    return x.sum().item()
+
+
+def test_a_profiler_may_watch_a_run_and_what_comes_after():
+    seen = []
+
+    def watched():
+        with cProfile.Profile() as profile:
+            seen.append(sim(sums_a_little, n=3).results)
+            with pytest.raises(d2lpar.RankError):  # the others are interrupted
+                sim(computes_while_another_fails, n=3)
+            seen.append(sim(sums_a_little, n=2).results)
+        seen.append(profile)
+
+    thread = threading.Thread(target=watched, daemon=True)
+    thread.start()
+    thread.join(WATCHDOG)
+    assert seen[:2] == [[15.0] * 3, [10.0] * 2]
+    assert len(seen) == 3
+
+
+def on_shapes():
+    """Results of operations on tensors without values, of many kinds."""
+    F, meta = torch.nn.functional, {"device": "meta"}
+    x, w = torch.empty(5, 4, 6, 6, **meta), torch.empty(3, 4, 3, 3, **meta)
+    last = x.contiguous(memory_format=torch.channels_last)
+    m, column = torch.empty(7, 4, **meta), torch.empty(7, 1, **meta)
+    halves = m.chunk(2, dim=1)
+    words = torch.empty(2, 3, dtype=torch.long, **meta)
+    conv = torch.ops.aten.convolution_backward
+    args = [1, 1], [1, 1], [1, 1], False, [0, 0], 1
+    dy = torch.empty(5, 3, 6, 6, **meta)
+    mean = torch.empty(4, **meta)
+    return [
+        *(m + column, m + 1, m + 1.5, m > 0, m.t() @ m, m.bfloat16(), m.sum(0)),
+        *(m.sum(0, keepdim=True), m.double() * m, halves[1].clone(), m.t().clone()),
+        *(torch.cat(halves, 1), torch.cat(halves), torch.zeros_like(m[1:])),
+        *(m.max(1), m.topk(2), F.embedding(words, m), m.softmax(-1), m[:, :0] * 2),
+        *(F.layer_norm(m, [4], mean, mean), F.layer_norm(m, [4]), m.logaddexp(column)),
+        *(F.conv2d(x, w, padding=1), F.conv2d(last, w), F.max_pool2d(last, 2)),
+        *(conv(dy, x, w, None, *args, [True, False, False]), x.mean((2, 3))),
+        *(conv(dy, last, w, [3], *args, [True, True, True]), last + 1, x[0] + last),
+        *(F.batch_norm(x, mean, mean, mean, mean, True), F.gelu(m, approximate="tanh")),
+        *(F.batch_norm(x, mean, mean), m.to(torch.int8), m.expand(2, 7, 4) * 1),
+    ]
+
+
+def described(results):
+    """Of each tensor: shape, strides, type, bytes, and the first with its memory."""
+    each = [r if isinstance(r, tuple) else (r,) for r in results]
+    tensors = [part for result in each for part in result if part is not None]
+    stored = [t.untyped_storage() for t in tensors]
+    first = [s._cdata for s in stored].index
+    about = [(tuple(t.shape), t.stride(), t.dtype) for t in tensors]
+    sizes = [(s.nbytes(), first(s._cdata)) for s in stored]
+    return list(map(len, each)), about, sizes
+
+
+def test_what_operations_on_shapes_return_is_remembered_rightly():
+    wanted = described(on_shapes())
+    run = sim(lambda: [described(on_shapes()) for _ in range(3)], n=2, device="meta")
+    assert run.results == [[wanted] * 3] * 2
+
+
+def test_shapes_that_do_not_fit_are_refused_each_time():
+    def wrong():
+        fits, other = torch.empty(2, 3), torch.empty(2, 4)
+        said = []
+        for y in (fits, other, fits, other):
+            try:
+                said.append(tuple((torch.empty(2, 3) + y).shape))
+            except RuntimeError:
+                said.append("refused")
+        return said
+
+    run = sim(wrong, n=1, device="meta")
+    assert run.results == [[(2, 3), "refused"] * 2]
 
 
 several_processors = pytest.mark.skipif(

@@ -55,9 +55,11 @@ def _judge(report, exercise, cases, attempts, tried):
     failing = [attempt for attempt in attempts if _fails(attempt, exercise)]
     failing.sort(key=_less_telling)
     report.run = attempts[-1].recorded or attempts[-1].run
-    unseen = replaced() or _aside(attempts)
-    if failing or unseen or not all(attempt.right for attempt in tried):
-        mistake, shown = _mistake(exercise, attempts, failing, tried)
+    foreign, aside = replaced(), _aside(attempts)
+    if failing or foreign or aside or not all(attempt.right for attempt in tried):
+        mistake, shown = _forbidden(foreign, aside) or _mistake(
+            exercise, attempts, failing, tried
+        )
         _explain(report, exercise, mistake, shown)
         if _among(shown, failing):
             failing.insert(0, shown)
@@ -66,8 +68,8 @@ def _judge(report, exercise, cases, attempts, tried):
     for requirement in exercise.requirements:
         report.rows.append(_row(requirement, exercise, attempts, failing, least))
     report.rows += [_processes_row(tried)] * bool(tried)
-    report.rows += [_foreign_row(name) for name in replaced()[:1]]
-    report.rows += [_aside_row(attempt) for attempt in _aside(attempts)[:1]]
+    report.rows += [_foreign_row(name) for name in foreign[:1]]
+    report.rows += [_aside_row(attempt) for attempt in aside[:1]]
 
 
 def _name_public(report, exercise):
@@ -281,15 +283,20 @@ def _details(attempt, exercise):
     return []
 
 
-def _mistake(exercise, attempts, failing, tried):
-    """(the likely mistake, the smallest case that shows it): first what is forbidden,
-    then the exercise's own mistakes, then those that occur everywhere."""
-    if foreign := replaced():
+def _forbidden(foreign, aside):
+    """(the mistake, the case that shows it), if what is measured was evaded."""
+    if foreign:
         text = f"{foreign[0]} is not the library's own any more; restart the kernel."
         return Mistake("replaced", text), None
-    if aside := _aside(attempts):
+    if aside:
         text = "It computes in threads that it starts, and not where it is called."
         return Mistake("threads", text), aside[0]
+    return None
+
+
+def _mistake(exercise, attempts, failing, tried):
+    """(the likely mistake, the smallest case that shows it): the exercise's own
+    mistakes come before those that occur everywhere."""
     if not failing:
         shown = next(attempt for attempt in tried if not attempt.right)
         return Mistake("processes", ONLY_SIMULATED), shown

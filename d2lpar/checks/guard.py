@@ -1,5 +1,6 @@
 """Has somebody replaced a function that a check relies on?"""
 
+import functools
 import sys
 import sysconfig
 from os.path import dirname
@@ -26,11 +27,15 @@ def replaced():
 
 def _functions(value):
     """The function that this is, or those that a property, a method consist of."""
-    kind, parts = type(value), [value]  # to ask a value itself may warn
-    if issubclass(kind, property):
-        parts = [value.fget, value.fset, value.fdel]
-    elif kind in (staticmethod, classmethod):
-        parts = [value.__func__]
+    kind = type(value)  # to ask a value itself may warn
+    if kind is FunctionType:
+        return (value,)
+    if kind is staticmethod or kind is classmethod:
+        parts = (value.__func__,)
+    elif issubclass(kind, property):
+        parts = value.fget, value.fset, value.fdel
+    else:
+        return ()
     return [part for part in parts if type(part) is FunctionType]
 
 
@@ -52,6 +57,7 @@ def foreign(function):
     return written_elsewhere(function.__code__.co_filename)
 
 
+@functools.cache
 def written_elsewhere(file):
     """Is code of this file name of a notebook, or of a file that is not installed?"""
     if file.startswith("<"):

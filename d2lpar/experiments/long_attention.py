@@ -44,7 +44,7 @@ def attentions(lengths=(8192, 32768), heads=8, tile=4096):
     return found
 
 
-@experiment(small={"tokens": 96, "tile": 8}, ranks=None)
+@experiment(small={"tokens": 32, "tile": 8}, ranks=None)
 def split_attention(tokens=16384, heads=24, tile=4096):
     """Causal attention of all GPUs, forward only: three ways."""
 

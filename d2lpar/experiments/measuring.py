@@ -28,9 +28,10 @@ from ..world.hardware import recognise
 from ..world.rounds import LineUp, durations, is_steady, take_turns
 from .tables import Row, Table, recorded
 
-USUAL, MANY = "A100", 8  # what is simulated where there is no GPU, and how many
+USUAL = "A100"  # what is simulated where there is no GPU
+MANY, FEW = 8, 4  # how many: usually, and in tests
 WARM_UP, FEWEST, MOST = 3, 8, 200  # steps before the clock, and on it
-SECONDS = 1.0  # on the clock, for each case
+SECONDS = 1.0  # on the clock, for each case; tests take two steps
 OUT_OF_MEMORY = "out of memory"
 TIMEOUT = 300.0
 NO_GPU = "Not measured: no GPU here, and the course holds no record of this table."
@@ -103,7 +104,7 @@ def measure(cases_of, ranks=None, **sizes):
     possible = gpus >= (asked or 2)
     if not possible and not sizes and (known := recorded(name)):
         return known
-    n = asked or (gpus if possible else MANY)
+    n = asked or (gpus if possible else FEW if is_small() else MANY)
     gpu = recognise(torch.cuda.get_device_name()) if gpus else None
     cluster = Cluster.of(f"{n}x{gpu.short if gpu else USUAL}")
     named = {key: _case(each) for key, each in cases_of(**sizes).items()}
@@ -184,15 +185,10 @@ def _held():
 def _by_events(step):
     """Seconds of each step, until their median is steady."""
     event = functools.partial(torch.cuda.Event, enable_timing=True)
-    for _ in range(WARM_UP):
+    for _ in range(1 if is_small() else WARM_UP):
         step()
     seconds, began = [], time.perf_counter()
-    limit = 0.0 if is_small() else SECONDS
-    while len(seconds) < FEWEST or not (
-        is_steady(seconds)
-        or len(seconds) == MOST
-        or time.perf_counter() - began > limit
-    ):
+    while not _enough(seconds, time.perf_counter() - began):
         start, stop = event(), event()
         start.record()
         step()
@@ -200,6 +196,14 @@ def _by_events(step):
         stop.synchronize()
         seconds.append(start.elapsed_time(stop) / 1e3)
     return seconds
+
+
+def _enough(seconds, passed):
+    """Whether so many steps, in so many seconds, have a median that counts."""
+    if is_small():
+        return len(seconds) == 2
+    over = len(seconds) == MOST or passed > SECONDS
+    return len(seconds) >= FEWEST and (over or is_steady(seconds))
 
 
 def _on_ranks(programs, n):

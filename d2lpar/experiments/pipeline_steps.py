@@ -13,13 +13,15 @@ from ..world import launch
 from .measuring import Case, experiment, half
 
 
-def mlps(width, layers):
-    """Return so many MLPs one after the other, as large as those of a GPT."""
+def stage_and_rows(layers, tokens, width, m):
+    """Return a GPT's MLPs, m micro-batches and the gradient after one."""
     made = []
     for _ in range(layers):
         up, down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
         made += [nn.Sequential(up, nn.GELU(), down)]
-    return nn.Sequential(*made).to(dtype=half())
+    x = torch.randn(tokens, width, dtype=half()).chunk(m)
+    stage, dy = nn.Sequential(*made).to(dtype=half()), torch.randn_like(x[0])
+    return stage, [part.requires_grad_() for part in x], dy
 
 
 @experiment(small={"tokens": 32, "width": 16})
@@ -27,9 +29,7 @@ def stage_micro_batches(tokens=8192, width=2048, counts=(1, 2, 4, 8, 16, 32)):
     """A batch through one stage, forward and backward, in m micro-batches."""
 
     def prepare(m):
-        stage = mlps(width, layers=2)
-        x = torch.randn(tokens, width, dtype=half()).chunk(m)
-        x, dy = [part.requires_grad_() for part in x], torch.randn_like(x[0])
+        stage, x, dy = stage_and_rows(2, tokens, width, m)
 
         def step():
             stage.zero_grad()
@@ -64,9 +64,7 @@ def recomputation(tokens=8192, width=2048, m=8):
     """All micro-batches forward and then all backward, as in GPipe."""
 
     def prepare(run):
-        stage = mlps(width, layers=4)
-        x = torch.randn(tokens, width, dtype=half()).chunk(m)
-        x, dy = [part.requires_grad_() for part in x], torch.randn_like(x[0])
+        stage, x, dy = stage_and_rows(4, tokens, width, m)
 
         def step():
             stage.zero_grad()

@@ -11,6 +11,8 @@ from .torch_private import FakeTensor, TorchDispatchMode, load_compiler, never_c
 
 _LAYOUT_ONLY = ("empty", "new_empty", "detach", "alias")
 EMPTY = "empty"  # the name under which new memory without values is charged
+MOST_SHAPES = 10_000  # so many are remembered
+_shapes = {}  # (operation, shapes of its arguments) -> shape of its result
 _kinds = {}  # id of an operation -> (what `_kind` says of it, the operation)
 _PLUMBING = ("c10d", "_c10d_functional", "_dtensor", "prim", "profiler")
 
@@ -49,11 +51,14 @@ class Meter(TorchDispatchMode):
                 return func(*args, **(kwargs or {}))  # shapes only, nothing is computed
             if any(t not in (torch.Tensor, torch.nn.Parameter) for t in types):
                 return NotImplemented  # a DTensor unwraps itself, then comes back here
-        out = func(*args, **kwargs) if kwargs else func(*args)
         kind = _kinds.get(id(func))
         if kind is None:
             kind = _kinds[id(func)] = (*_kind(func), func)
         creates, costs, _ = kind
+        if creates == "fresh" and args and _without_values(args[0]):
+            out = _shaped(func, args, kwargs or {})
+        else:
+            out = func(*args, **kwargs) if kwargs else func(*args)
         if creates == "fresh" and _is_dense(out):
             storage = out.untyped_storage()
             if storage._cdata not in self.live:
@@ -161,6 +166,68 @@ class _Aside(TorchDispatchMode):
 def _without_values(value):
     first = value[0] if isinstance(value, (list, tuple)) and value else value
     return isinstance(first, torch.Tensor) and first.is_meta
+
+
+def _shaped(func, args, kwargs):
+    """What an operation on shapes alone returns: the first time torch finds out.
+
+    Torch does so in Python, which takes ten times as long as to make the results.
+    """
+    try:
+        key = func, _key(args), _key(kwargs.items())
+        made = _shapes.get(key)
+    except TypeError:  # something that cannot be compared
+        return func(*args, **kwargs)
+    if made is None:
+        out = func(*args, **kwargs)
+        several = isinstance(out, tuple)
+        parts = out if several else (out,)
+        if len(_shapes) < MOST_SHAPES and _are_new(parts, (*args, *kwargs.values())):
+            shapes = [part if part is None else _shape(part) for part in parts]
+            _shapes[key] = several, shapes
+        return out
+    several, shapes = made
+    out = tuple(shape and torch.empty_strided(**shape) for shape in shapes)
+    return out if several else out[0]
+
+
+def _shape(tensor):
+    about = {"size": tensor.shape, "stride": tensor.stride()}
+    return about | {"dtype": tensor.dtype, "device": tensor.device}
+
+
+def _key(values):
+    """What the shape of a result can depend on."""
+    found = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            if value.layout is not torch.strided:
+                raise TypeError
+            found += [value.shape, value.stride(), value.dtype, value.device.type]
+        elif isinstance(value, (list, tuple)):
+            found.append(_key(value))
+        else:
+            found += [type(value), value]
+    return tuple(found)
+
+
+def _are_new(parts, args):
+    """Whether `empty_strided` would make the same: tensors with memory of their own."""
+    tensors = [part for part in parts if part is not None]
+    if not all(map(_is_plain, tensors)):
+        return False
+    others = [_storage_id(t) for t in (*tensors, *_tensors(args))]
+    return all(others.count(_storage_id(t)) == 1 for t in tensors)
+
+
+def _is_plain(out):
+    if type(out) is not torch.Tensor or not out.is_meta or not _is_dense(out):
+        return False
+    if out.storage_offset() or out.is_conj() or out.is_neg():
+        return False
+    last = sum((n - 1) * step for n, step in zip(out.shape, out.stride(), strict=True))
+    needed = (last + 1) * out.itemsize if out.numel() else 0
+    return out.untyped_storage().nbytes() == needed
 
 
 def _storage_id(tensor):

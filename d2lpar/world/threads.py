@@ -95,9 +95,8 @@ class Interruptible:
 
     def _close(self):
         self._gate.acquire()  # for ever; again costs nothing, it is this thread's
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(
-            ctypes.c_ulong(threading.get_ident()), None
-        )  # one that is on its way is withdrawn
+        if self._left < STRIKES:
+            _withdraw()
 
     def interrupt(self, exception):
         """Raise `exception` in the thread if it is inside of `run`."""
@@ -107,6 +106,22 @@ class Interruptible:
             self._left -= 1
             interrupt_thread(self._thread, exception)
             self._gate.release()
+
+
+class _Nothing(BaseException):
+    """Takes the place of an exception that is on its way."""
+
+
+def _withdraw():
+    """No exception is on its way to this thread any more.
+
+    To withdraw it by None would leave Python 3.11 looking for it for ever: then no
+    function begins any more under a profiler or a debugger.
+    """
+    with contextlib.suppress(_Nothing):
+        interrupt_thread(threading.current_thread(), _Nothing)
+        while True:  # at the end of a round it is raised
+            pass
 
 
 # Places

@@ -161,10 +161,10 @@ def computes_for_the_host():
     assert copy.eq(1).all() and big.eq(2).all()
 
 
-def holds_after_sums():
-    """Bytes that a rank's GPU holds more after some sums and messages than before."""
-    sums, held = torch.ones(1000), []
-    for _ in range(4):
+def holds_while_it_sends():
+    """The most bytes that a rank's GPU holds after any of many sums and messages."""
+    sums, most = torch.ones(1000), 0
+    for _ in range(30):
         dist.all_reduce(sums.clone(), async_op=True).wait()
         dist.all_reduce(sums.clone())
         ends = [dist.P2POp(dist.isend, sums.clone(), 1 - dist.get_rank())]
@@ -172,13 +172,14 @@ def holds_after_sums():
         for work in dist.batch_isend_irecv(ends):
             work.wait()
         del ends, work
-        held.append(torch.cuda.memory_allocated())
-    return held
+        most = max(most, torch.cuda.memory_allocated())
+    return most
 
 
 def frees_what_was_sent():
-    run = d2lpar.run(holds_after_sums, world_size=2, backend="nccl")
-    assert [set(held) == {held[0]} for held in run.results] == [True, True], run.results
+    run = d2lpar.run(holds_while_it_sends, world_size=2, backend="nccl")
+    # Its threads may hold the last messages for a moment; all of them are 480 kB.
+    assert max(run.results) < 10 * 4000, run.results
 
 
 def draws_other_numbers():
