@@ -70,7 +70,7 @@ export PIP_FIND_LINKS := $(CURDIR)/wheelhouse
 endif
 
 # Tests do not measure the machine; what they predict is the same everywhere.
-HERE = D2LPAR_HERE=$(CURDIR)/d2lpar/records/2_cpu_cores_amd_epyc.json
+HERE = D2LPAR_HERE=$(CURDIR)/d2lpar/launch/records/2_cpu_cores_amd_epyc.json
 PLAIN = env -u D2LPAR_BACKEND -u D2LPAR_RANKS D2LPAR_PROGRESS=0 $(HERE)
 # Beside five others, threads of torch that wait for work must not spin: that took seconds
 # of processor where the work takes hundredths.

@@ -7,7 +7,7 @@ Outputs are compared on the torch that recorded them only: operations are charge
 they run, so another torch may give other virtual times.  There the cells are executed,
 and their assertions count.
 
-Where outputs are compared, so are the numbers in the text that `d2lpar.tools.prose`
+Where outputs are compared, so are the numbers in the text that `authoring.prose`
 binds to the cells above them.
 """
 
@@ -94,7 +94,7 @@ def _compares(item, notebook):
 
 
 def _wrong_sentences(item, notebook):
-    from d2lpar.tools import prose
+    from authoring import prose
 
     texts = [
         notebook.cells[place].source

@@ -1,44 +1,48 @@
 """Multi-GPU deep learning from scratch: plain torch.distributed in three worlds."""
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
+
+from .shared import moved
 
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:  # what an editor and a type checker see
-    from . import schedule as schedule
     from .checks.checker import check as check
     from .checks.report import Report as Report
-    from .errors import DeadlockError as DeadlockError
-    from .errors import MismatchError as MismatchError
-    from .errors import RankError as RankError
-    from .show.timeline import Timeline as Timeline
-    from .world.cluster import Cluster as Cluster
-    from .world.labels import label as label
-    from .world.labels import label_layers as label_layers
-    from .world.launch import defaults as defaults
-    from .world.launch import device as device
-    from .world.launch import now as now
-    from .world.launch import run as run
-    from .world.launch import sleep as sleep
-    from .world.predictions import Prediction as Prediction
-    from .world.predictions import predict as predict
-    from .world.runs import Run as Run
-    from .world.runs import compare as compare
+    from .launch.predictions import Prediction as Prediction
+    from .launch.predictions import predict as predict
+    from .launch.run import defaults as defaults
+    from .launch.run import device as device
+    from .launch.run import now as now
+    from .launch.run import run as run
+    from .launch.run import sleep as sleep
+    from .pipeline import schedule as schedule
+    from .report.errors import DeadlockError as DeadlockError
+    from .report.errors import MismatchError as MismatchError
+    from .report.errors import RankError as RankError
+    from .report.runs import Run as Run
+    from .report.runs import compare as compare
+    from .report.timeline import Timeline as Timeline
+    from .sim.cluster import Cluster as Cluster
+    from .sim.labels import label as label
+    from .sim.labels import label_layers as label_layers
 
 _HOMES = {
     "checks.checker": ["check"],
-    "world.cluster": ["Cluster"],
-    "errors": ["DeadlockError", "MismatchError", "RankError"],
-    "world.labels": ["label", "label_layers"],
-    "world.launch": ["defaults", "device", "now", "run", "sleep"],
-    "world.predictions": ["Prediction", "predict"],
+    "sim.cluster": ["Cluster"],
+    "report.errors": ["DeadlockError", "MismatchError", "RankError"],
+    "sim.labels": ["label", "label_layers"],
+    "launch.run": ["defaults", "device", "now", "run", "sleep"],
+    "launch.predictions": ["Prediction", "predict"],
     "checks.report": ["Report"],
-    "world.runs": ["Run", "compare"],
-    "show.timeline": ["Timeline"],
+    "report.runs": ["Run", "compare"],
+    "report.timeline": ["Timeline"],
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 _MODULES = {"schedule"}  # `d2lpar.schedule.make`, without an import of its own
+sys.meta_path.insert(0, moved.Finder())
 __all__ = sorted(_HOME.keys() | _MODULES)
 
 
@@ -57,7 +61,7 @@ def _imported(module):
     try:
         return importlib.import_module(f".{module}", __name__)
     except (AttributeError, ImportError) as error:
-        from .world import versions
+        from .launch import versions
 
         if not versions.newer_than_tried():
             raise

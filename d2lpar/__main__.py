@@ -13,7 +13,7 @@ def main():
         here = platform.python_version()
         sys.exit(f"d2lpar: This is Python {here}. Install Python 3.11 or newer.")
     try:
-        from .tools.cli import main as run
+        from .cli.main import main as run
     except ModuleNotFoundError as error:
         if error.name not in ("typer", "rich"):
             raise

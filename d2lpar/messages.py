@@ -12,7 +12,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from .world.launch import now
+from .launch.run import now
 
 
 def exchange(mine, dst, incoming, src, group=None):

@@ -27,7 +27,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from .world.labels import label_layers
+from .sim.labels import label_layers
 
 USUAL = 25 * 2**20  # bytes of a bucket, as in torch
 

@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 import d2lpar
 from d2lpar.allreduce import naive_allreduce, ring_allreduce
-from d2lpar.show.plots import compare_timelines
+from d2lpar.report.plots import compare_timelines
 
 PICTURE = Path(__file__).with_suffix(".png")
 WAYS = {

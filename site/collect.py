@@ -13,8 +13,9 @@ from pathlib import Path
 
 import address
 
-from d2lpar.show import player
-from d2lpar.tools import glossary, inline_code, notebooks
+from authoring import glossary, inline_code
+from d2lpar.report import player
+from d2lpar.shared import notebooks
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = ("INSTRUCTORS.md", "CONTRIBUTING.md", "CHANGELOG.md")
@@ -46,9 +47,9 @@ def page(notebook, path=None):
             cell["metadata"]["tags"] = ["hide-input"]
         for output in cell.get("outputs", []):
             data = output.get("data", {})
-            if player.MIME in data:
+            if notebooks.EVENTS in data:
                 png = data["image/png"]
-                data["text/html"] = player.page_of(data.pop(player.MIME), png)
+                data["text/html"] = player.page_of(data.pop(notebooks.EVENTS), png)
             alt = output.get("metadata", {}).get("image/png", {}).get("alt")
             if alt:
                 cell["metadata"]["mystnb"] = {"image": {"alt": alt}}

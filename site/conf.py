@@ -11,7 +11,7 @@ from docutils.nodes import SkipNode
 from latex2mathml.converter import convert
 
 import d2lpar
-from d2lpar.tools import notebooks
+from d2lpar.shared import notebooks
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import address

@@ -14,7 +14,7 @@ from pathlib import Path, PurePath
 import address
 import collect
 
-from d2lpar.tools import notebooks
+from d2lpar.shared import notebooks
 
 HERE = Path(__file__).resolve().parent
 FULL = 30  # lines that a slide shows without scrolling

@@ -8,7 +8,7 @@ import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 
-from d2lpar.world.real import forks
+from d2lpar.launch import forks
 
 os.environ.setdefault("MPLBACKEND", "Agg")
 
@@ -19,7 +19,7 @@ settings.register_profile(
 settings.load_profile("busy")  # on a busy machine, too, nothing fails for its slowness
 WATCHDOG = 120.0  # seconds until a test gives up, however busy the machine is
 # No test measures the machine for a minute; tests of that take the variable away.
-RECORD = ROOT / "d2lpar" / "records" / "2_cpu_cores_amd_epyc.json"
+RECORD = ROOT / "d2lpar" / "launch" / "records" / "2_cpu_cores_amd_epyc.json"
 os.environ.setdefault("D2LPAR_HERE", str(RECORD))
 # What serves many tests and takes long to make, the longest first.
 SHARED = ["graded", "nbgrader_course", "site"]

@@ -77,7 +77,7 @@ def _follow():
 
 def _fork_server_of_ranks():
     """Fork the server that forks ranks, while this process has one thread."""
-    from d2lpar.world.real import forks
+    from d2lpar.launch import forks
 
     def forked(_, arguments, kept):
         pid = os.fork()

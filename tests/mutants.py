@@ -27,7 +27,7 @@ import torch
 import d2lpar
 import mutating
 from d2lpar.checks import checker, signs
-from d2lpar.tools import notebooks
+from d2lpar.shared import notebooks
 
 ROOT = Path(__file__).resolve().parent.parent
 MOST = 90  # mutants of an exercise that are tried

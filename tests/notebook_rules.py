@@ -9,7 +9,8 @@ import json
 import re
 from pathlib import Path
 
-from d2lpar.tools import inline_code, notebooks
+from authoring import inline_code
+from d2lpar.shared import notebooks
 
 ROOT = Path(__file__).resolve().parent.parent
 IGNORE, RAISES = "nbval-ignore-output", "raises-exception"

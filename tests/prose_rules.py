@@ -3,7 +3,7 @@
 Looked at are results: numbers with a unit, percentages, factors ("330 us", "38 %",
 "three times"), and all other numbers of two digits or more.  A cell answers for one
 
-- where a comment binds it to an expression (see `d2lpar.tools.prose`);
+- where a comment binds it to an expression (see `authoring.prose`);
 - where a cell around the text prints it, in output that is compared;
 - where an `assert` around the text names it, in this unit or in seconds and bytes;
 - where the code around the text names it, in seconds and bytes, or without a unit
@@ -21,7 +21,8 @@ import math
 import re
 import sys
 
-from d2lpar.tools import notebooks, prose
+from authoring import prose
+from d2lpar.shared import notebooks
 
 IGNORE = "nbval-ignore-output"
 PREFIX = {"": 1, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}

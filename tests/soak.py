@@ -29,27 +29,28 @@ import torch
 import torch.distributed as dist
 
 import d2lpar
-from d2lpar import RankError, saving
+from d2lpar import RankError
+from d2lpar.failures import saving
+from d2lpar.failures.mesh_saving import restore, run_state
 from d2lpar.mesh import Config, Mesh, MeshModel
-from d2lpar.mesh_saving import restore, run_state
 
 CONFIG = Config(D=8, depth=2, heads=2, context=4, vocabulary=12, dropout=0.1)
 RANKS = 2
 # What is killed before or after it: a name here, a function there.
 STEP = {
-    "forward": "d2lpar.mesh_pipeline.MeshPipeline.forward",
-    "backward": "d2lpar.mesh_pipeline.MeshPipeline.backward",
+    "forward": "d2lpar.mesh.pipeline.MeshPipeline.forward",
+    "backward": "d2lpar.mesh.pipeline.MeshPipeline.backward",
     "gradients": "d2lpar.mesh.MeshModel.finish",
     "optimizer": "torch.optim.Adam.step",
     "update": "d2lpar.mesh.MeshModel.update",
 }
 SAVE = {
-    "agree": "d2lpar.saving.agree",
-    "copy": "d2lpar.saving.split_off",
+    "agree": "d2lpar.failures.saving.agree",
+    "copy": "d2lpar.failures.saving.split_off",
     "bytes": "torch.save",
     "fsync": "os.fsync",
     "file name": "os.replace",
-    "manifest": "d2lpar.saving._complete",
+    "manifest": "d2lpar.failures.saving._complete",
     "folder name": "os.rename",
     "remove old": "shutil.rmtree",
 }

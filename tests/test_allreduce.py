@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 import d2lpar
 from d2lpar import allreduce as a
-from d2lpar import channels, costs, fastest
+from d2lpar.allreduce import channels, costs, fastest
 
 RANKS = (1, 2, 3, 4, 5, 8)
 WORLDS = ("sim", "gloo")

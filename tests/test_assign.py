@@ -11,8 +11,11 @@ import torch.distributed as dist
 from conftest import ROOT
 from d2lpar import check
 from d2lpar.checks import checker, judging, signs, variations
-from d2lpar.tools import assign, cli, exercises, instructing, notebooks
-from d2lpar.tools.console import Refused
+from d2lpar.cli import instructing
+from d2lpar.cli import main as cli
+from d2lpar.cli.console import Refused
+from d2lpar.grade import assign, exercises
+from d2lpar.shared import notebooks
 from zoo import load
 
 SOLUTIONS = ROOT / "solutions"

@@ -6,8 +6,10 @@ import shutil
 import pytest
 from typer.testing import CliRunner
 
+from authoring import badges
 from conftest import ROOT
-from d2lpar.tools import badges, cli, notebooks
+from d2lpar.cli import main as cli
+from d2lpar.shared import notebooks
 
 
 @pytest.fixture
@@ -15,7 +17,7 @@ def clone(tmp_path, monkeypatch):
     """The files that are stamped, of two chapters."""
     names = [f"{folder}/{name}.ipynb" for folder in ("chapters", "exercises",
              "solutions") for name in ("00_start", "05_scatter")]  # fmt: skip
-    for name in ("README.md", "d2lpar/tools/first_cell.py", *names):
+    for name in ("README.md", "d2lpar/shared/first_cell.py", *names):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     monkeypatch.chdir(tmp_path)
@@ -61,7 +63,7 @@ def test_a_badge_opens_its_own_notebook_and_outputs_stay(clone):
 
 def test_every_notebook_has_the_same_cell(clone):
     badges.stamp("ada/course", "v2")
-    cell = (clone / "d2lpar/tools/first_cell.py").read_text(encoding="utf-8")
+    cell = (clone / "d2lpar/shared/first_cell.py").read_text(encoding="utf-8")
     assert 'address = "git+https://github.com/ada/course@v2"  # @param' in cell
     for path in clone.glob("*/*.ipynb"):
         [first, *_] = [c for c in notebooks.read(path)["cells"] if "outputs" in c]

@@ -9,19 +9,11 @@ from rich.console import Console
 import d2lpar
 from conftest import ROOT
 from d2lpar import overlap, tensor_parallel
+from d2lpar.cli.bench import allreduces, bench, mesh, pipeline, race, sequence, sharding
+from d2lpar.cli.bench import overlap as ddp
+from d2lpar.cli.bench import tensor_parallel as split
+from d2lpar.cli.bench.race import LineUp, Race
 from d2lpar.tensor_parallel import RowParallel
-from d2lpar.tools.bench import (
-    allreduces,
-    bench,
-    mesh,
-    pipeline,
-    race,
-    sequence,
-    sharding,
-)
-from d2lpar.tools.bench import overlap as ddp
-from d2lpar.tools.bench import tensor_parallel as split
-from d2lpar.tools.bench.race import LineUp, Race
 
 READ = {"64K": 65536, "1M": 2**20, " 1.5 mb": 3 * 2**19, "4096": 4096, "2MiB": 2**21}
 SHOWN = {65536: "64 KB", 2**20: "1 MB", 3 * 2**19: "1.5 MB", 12: "12 B"}

@@ -5,8 +5,11 @@ import shutil
 
 import pytest
 
+from authoring import minutes
 from conftest import ROOT
-from d2lpar.tools import catalogue, cli, minutes, notebooks
+from d2lpar.cli import catalogue
+from d2lpar.cli import main as cli
+from d2lpar.shared import notebooks
 
 CHAPTERS = sorted(ROOT.glob("chapters/*.ipynb"))
 EACH = pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)

@@ -19,8 +19,10 @@ import torch.distributed as dist
 import d2lpar
 from conftest import WATCHDOG
 from d2lpar import DeadlockError, MismatchError, RankError
-from d2lpar.world import engine, limits, patience
-from d2lpar.world.pipes import OUTPUT_LIMIT
+from d2lpar.launch import limits
+from d2lpar.report import engine
+from d2lpar.sim import patience
+from d2lpar.sim.pipes import OUTPUT_LIMIT
 
 TIMEOUT = 5.0  # seconds until a run counts as stuck
 BOTH = pytest.mark.parametrize("backend", ["sim", "gloo"])

@@ -1,4 +1,4 @@
-"""`d2lpar.checkpoint`: recomputing changes no gradient, and no run is lost."""
+"""`d2lpar.sharding.checkpoint`: recomputing changes no gradient, and no run is lost."""
 
 import os
 import signal
@@ -9,8 +9,8 @@ import torch.distributed as dist
 from torch import nn
 
 import d2lpar
-from d2lpar import checkpoint as c
 from d2lpar import sharding as s
+from d2lpar.sharding import checkpoint as c
 
 STAGES = {1: s.ZeRO1, 2: s.ZeRO2, 3: s.FSDP}
 

@@ -483,7 +483,7 @@ def test_a_side_channel_of_threads_does_not_pass(monkeypatch):
 
 def test_the_notebooks_own_defaults_do_not_matter(ring, monkeypatch):
     monkeypatch.setitem(
-        d2lpar.world.launch._defaults, "cluster", d2lpar.Cluster.of("2xA100")
+        d2lpar.launch.run._defaults, "cluster", d2lpar.Cluster.of("2xA100")
     )
     assert ring(pass_on).passed  # on 4 ranks
 

@@ -12,7 +12,9 @@ import pytest
 from typer.testing import CliRunner
 
 from conftest import ROOT, WATCHDOG, family_of
-from d2lpar.tools import cli, console, notebooks
+from d2lpar.cli import console
+from d2lpar.cli import main as cli
+from d2lpar.shared import notebooks
 
 
 def invoke(*arguments):
@@ -78,14 +80,12 @@ def test_execute_writes_outputs_and_leaves_a_failing_chapter(course):
 
 
 def test_sync_repairs_and_prints_what_changed(course):
-    library = (ROOT / "d2lpar/tools/inline_code.py").read_text()
+    library = (ROOT / "d2lpar/cli/catalogue.py").read_text()
     path = course / "chapters" / "02_show.ipynb"
-    save(
-        path, code("# in d2lpar/tools/inline_code.py\ndef is_marked(x):\n    return 1")
-    )
+    save(path, code("# in d2lpar/cli/catalogue.py\ndef listed(x):\n    return 1"))
     result = invoke("sync", "02")
     assert result.exit_code == 0
-    assert "-def is_marked(x):" in result.stdout
+    assert "-def listed(x):" in result.stdout
     assert "02_show.ipynb: 1 cell changed" in result.stdout
     source = notebooks.read(path)["cells"][0]["source"]
     assert source.split("\n", 1)[1] in library
@@ -108,15 +108,15 @@ def test_a_mistake_gets_one_sentence(course):
 
 def test_sync_of_a_cell_that_the_library_does_not_have(course):
     path = course / "chapters" / "02_show.ipynb"
-    save(path, code("# in d2lpar/tools/inline_code.py\ndef nothing():\n    return 1"))
+    save(path, code("# in d2lpar/cli/catalogue.py\ndef nothing():\n    return 1"))
     with pytest.raises(cli.Refused, match="02_show.*does not define nothing"):
         CliRunner().invoke(cli.app, ["sync", "02"], catch_exceptions=False)
 
 
 def test_a_wheel_without_nbclient_says_what_to_install(course, monkeypatch):
-    monkeypatch.delitem(sys.modules, "d2lpar.tools.execution", raising=False)
+    monkeypatch.delitem(sys.modules, "d2lpar.cli.execution", raising=False)
     monkeypatch.setitem(sys.modules, "nbclient", None)
-    monkeypatch.delattr("d2lpar.tools.execution", raising=False)
+    monkeypatch.delattr("d2lpar.cli.execution", raising=False)
     with pytest.raises(cli.Refused, match=r'pip install "d2lpar\[lab\]"'):
         console.execution_tools()
 
@@ -128,7 +128,7 @@ def test_doctor_exits_with_zero_where_the_course_runs():
 
 
 def test_doctor_exits_with_one_where_it_does_not(monkeypatch):
-    from d2lpar.tools import doctor
+    from d2lpar.cli import doctor
 
     monkeypatch.setattr(doctor, "_torch", lambda: None)
     assert invoke("doctor").exit_code == 1
@@ -159,7 +159,7 @@ def test_lab_without_jupyterlab_says_what_to_install(tmp_path, monkeypatch):
 @pytest.fixture
 def short_bench(monkeypatch):
     """A bench of two steps that measure nothing."""
-    from d2lpar.tools.bench import bench
+    from d2lpar.cli.bench import bench
 
     row = {"race": "A", "course": "1 MB", "rival": "B", "ranks": 2, "seconds": 0.002}
     steps = [
@@ -181,7 +181,7 @@ def test_bench_prints_tables_and_writes_json(short_bench, tmp_path):
 
 
 def test_record_prints_tables_and_writes_one_file(monkeypatch, tmp_path):
-    from d2lpar.tools import record
+    from d2lpar.cli import record
 
     machine = {"name": "3 CPU cores, made up"}
     steps = [
@@ -203,7 +203,7 @@ def test_record_prints_tables_and_writes_one_file(monkeypatch, tmp_path):
 
 
 def test_bench_hands_on_its_options(monkeypatch):
-    from d2lpar.tools.bench import bench
+    from d2lpar.cli.bench import bench
 
     given = []
     monkeypatch.setenv("D2LPAR_PROGRESS", "1")
@@ -222,7 +222,7 @@ def test_bench_hands_on_its_options(monkeypatch):
     ],
 )
 def test_bench_refuses_before_it_measures(options, sentence, monkeypatch):
-    from d2lpar.tools.bench import world
+    from d2lpar.cli.bench import world
 
     monkeypatch.setattr(world, "startup", lambda quick: pytest.fail("it measured"))
     with pytest.raises(cli.Refused, match=sentence):

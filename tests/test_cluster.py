@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-import d2lpar.world.cluster
-from d2lpar.world.calls import Meta, cost_of
-from d2lpar.world.cluster import Cluster, find_gpu, gpus
-from d2lpar.world.sim.native import plan
+import d2lpar.sim.cluster
+from d2lpar.report.calls import Meta, cost_of
+from d2lpar.sim.cluster import Cluster, find_gpu, gpus
+from d2lpar.sim.native import plan
 
 
 def test_plain_is_ten_us_and_ten_gigabytes_per_second_for_any_number():
@@ -187,7 +187,7 @@ def test_every_row_of_the_table_can_be_named_by_its_short_and_full_name():
     for gpu in gpus():
         assert find_gpu(gpu.short) == find_gpu(gpu.name) == gpu
         assert Cluster.of(f"2x{gpu.short}").name == f"2x{gpu.short}"
-    path = Path(d2lpar.world.cluster.__file__).with_name("hardware.csv")
+    path = Path(d2lpar.sim.cluster.__file__).with_name("hardware.csv")
     rows = list(csv.DictReader(path.read_text("utf-8").splitlines()))
     assert len(rows) == len(gpus()) == 14
     assert all("https://" in row["source"] for row in rows)

@@ -10,7 +10,7 @@ import tomllib
 import pytest
 
 from conftest import ROOT
-from d2lpar.tools import cli
+from d2lpar.cli import main as cli
 
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")

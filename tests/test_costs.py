@@ -1,4 +1,4 @@
-"""`d2lpar.costs`: the closed forms, against numbers worked out by hand."""
+"""`d2lpar.allreduce.costs`: the closed forms, against numbers worked out by hand."""
 
 import ast
 from pathlib import Path
@@ -8,8 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from d2lpar import costs
-from d2lpar.costs import Cost, chunk_sizes, hierarchical_cost, lower_bound
+from d2lpar.allreduce import costs
+from d2lpar.allreduce.costs import Cost, chunk_sizes, hierarchical_cost, lower_bound
 
 FORMS = {
     name.removesuffix("_cost"): form

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from d2lpar.tools import d2l_loader
+from d2lpar.shared import d2l_loader
 
 BOOK = """
 import pandas as pd

@@ -7,7 +7,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 import d2lpar
-from d2lpar.data import digits, shapes
+from d2lpar.shared.data import digits, shapes
 
 
 def test_shapes_ranges_and_types():

@@ -10,9 +10,9 @@ from torch.nn import functional as F
 
 import d2lpar
 from d2lpar import allreduce as a
-from d2lpar import costs, fastest
 from d2lpar import data_parallel as dp
-from d2lpar.data import digits
+from d2lpar.allreduce import costs, fastest
+from d2lpar.shared.data import digits
 
 WORLDS = ("sim", "gloo")
 RANKS = (1, 2, 3, 4, 5, 8)

@@ -8,8 +8,9 @@ import pytest
 from rich.console import Console
 
 import d2lpar
-from d2lpar.tools import doctor
-from d2lpar.world import torch_private, versions
+from d2lpar.cli import doctor
+from d2lpar.launch import versions
+from d2lpar.sim import torch_private
 
 
 def fake_torch(version="2.13.0", cuda="13.0", gpus=0, peers=True, nccl=True):

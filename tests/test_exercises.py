@@ -14,9 +14,9 @@ import pytest
 from conftest import ROOT
 from d2lpar import check
 from d2lpar.checks import checker
-from d2lpar.tools import exercises, notebooks
-from d2lpar.tools.grading import grade as grading
-from d2lpar.tools.grading import handins
+from d2lpar.grade import exercises, handins
+from d2lpar.grade import grade as grading
+from d2lpar.shared import notebooks
 from zoo import ex_05_1
 
 SOLUTIONS = sorted(ROOT.glob("solutions/*.ipynb"))

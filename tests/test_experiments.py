@@ -20,8 +20,8 @@ from d2lpar.experiments import (
     tables,
 )
 from d2lpar.experiments.sharded_models import lighten
-from d2lpar.world.cluster import Cluster
-from d2lpar.world.hardware import recognise
+from d2lpar.sim.cluster import Cluster
+from d2lpar.sim.hardware import recognise
 
 EVERY = experiments.every()
 MARKED = r"(?m)^@experiment\((?:.|\n)*?\)\ndef (\w+)"

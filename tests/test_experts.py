@@ -12,7 +12,6 @@ from torch.nn import functional as F
 import d2lpar
 from d2lpar.allreduce import node_groups
 from d2lpar.data_parallel import sum_gradients
-from d2lpar.expert_nodes import NodeExperts, OverlappedExperts, within_nodes
 from d2lpar.experts import (
     Exchange,
     ExpertParallel,
@@ -25,9 +24,10 @@ from d2lpar.experts import (
     nudge,
     route,
 )
+from d2lpar.experts.nodes import NodeExperts, OverlappedExperts, within_nodes
 from d2lpar.planning.experts import PUBLISHED
+from d2lpar.sim.cluster import Cluster
 from d2lpar.tensor_parallel import parallel_mlp
-from d2lpar.world.cluster import Cluster
 
 D, H, E, K = 5, 4, 24, 3
 ROWS = (5, 0, 7, 1, 2, 9, 4, 3)  # tokens of rank 0, 1, ...

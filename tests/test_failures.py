@@ -22,12 +22,13 @@ import torch.distributed as dist
 
 import d2lpar
 from conftest import ROOT, WATCHDOG
-from d2lpar import RankError, saving, several_nodes
+from d2lpar import RankError
 from d2lpar import failures as f
+from d2lpar.failures import saving, several_nodes
+from d2lpar.failures.mesh_saving import cut_of, restore, run_state
+from d2lpar.failures.saving import Piece
+from d2lpar.launch import nodes as n
 from d2lpar.mesh import Config, Mesh, MeshModel
-from d2lpar.mesh_saving import cut_of, restore, run_state
-from d2lpar.saving import Piece
-from d2lpar.world import nodes as n
 
 
 def runs(fn, *args, ranks=2, backend="sim", **options):

@@ -19,8 +19,9 @@ from urllib.parse import quote
 
 import pytest
 
+from authoring import badges
 from conftest import ROOT
-from d2lpar.tools import badges, notebooks
+from d2lpar.shared import notebooks
 
 CELL = notebooks.INSTALL_CELL
 GIT = "git+https://github.com"
@@ -39,7 +40,7 @@ def asked(monkeypatch):
     """A list of what pip was asked for, where d2lpar cannot be imported."""
     calls = []
     monkeypatch.setattr(subprocess, "run", lambda call, **k: calls.append((call, k)))
-    monkeypatch.setitem(sys.modules, "d2lpar.world.launch", None)
+    monkeypatch.setitem(sys.modules, "d2lpar.launch.run", None)
     monkeypatch.delenv("COLAB_JUPYTER_IP", raising=False)
     return calls
 
@@ -206,7 +207,7 @@ def wheel(folder, name="d2lpar"):
     path = folder / f"{name}-0.1.0-py3-none-any.whl"
     with zipfile.ZipFile(path, "w") as made:
         made.writestr(f"{name}/__init__.py", "")
-        made.writestr(f"{name}/world/launch.py", "")
+        made.writestr(f"{name}/launch/run.py", "")
         made.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\n"
                       "Version: 0.1.0\nRequires-Dist: torch>=99\n")  # fmt: skip
         made.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
@@ -256,7 +257,7 @@ def test_a_copy_that_was_cut_off_is_repaired(tmp_path, closed):
     (machine.site / "d2lpar").mkdir()
     (machine.site / "d2lpar" / "__init__.py").touch()
     assert machine.run(stamped(address)).stdout == f"Installed d2lpar from {address}.\n"
-    assert machine.run("import d2lpar.world.launch").returncode == 0
+    assert machine.run("import d2lpar.launch.run").returncode == 0
 
 
 def test_without_a_network(tmp_path, closed):

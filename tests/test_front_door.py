@@ -2,8 +2,9 @@
 
 import re
 
+from authoring import minutes
 from conftest import ROOT
-from d2lpar.tools import minutes, notebooks
+from d2lpar.shared import notebooks
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 INSTRUCTORS = (ROOT / "INSTRUCTORS.md").read_text(encoding="utf-8")

@@ -2,8 +2,8 @@
 
 import pytest
 
-from d2lpar.schedule import MAKERS, make, simulate
-from d2lpar.show.gantt import DARKER, FACES, held_over_time
+from d2lpar.pipeline.schedule import MAKERS, make, simulate
+from d2lpar.report.gantt import DARKER, FACES, held_over_time
 
 
 def boxes(figure):

@@ -9,10 +9,10 @@ import pytest
 from typer.testing import CliRunner
 
 from conftest import ROOT
-from d2lpar.tools import cli
-from d2lpar.tools.grading import class_files, gradebook, handins, process
-from d2lpar.tools.grading import grade as grading
-from d2lpar.tools.grading.handins import Submission
+from d2lpar.cli import main as cli
+from d2lpar.grade import class_files, gradebook, handins, process
+from d2lpar.grade import grade as grading
+from d2lpar.grade.handins import Submission
 
 CANVAS = """\
 Student,ID,SIS User ID,SIS Login ID,Section,05_scatter (98765),Final Score

@@ -26,13 +26,11 @@ from torch import nn
 from typer.testing import CliRunner
 
 from conftest import ROOT, WATCHDOG, eventually
-from d2lpar import schedule
 from d2lpar.checks import checker, judging
 from d2lpar.checks.report import Report
 from d2lpar.checks.rubrics import ex_00_1
-from d2lpar.errors import RankError
-from d2lpar.tools import cli, notebooks
-from d2lpar.tools.grading import (
+from d2lpar.cli import main as cli
+from d2lpar.grade import (
     class_files,
     exchange,
     handins,
@@ -41,7 +39,10 @@ from d2lpar.tools.grading import (
     process,
     sandbox,
 )
-from d2lpar.tools.grading import grade as grading
+from d2lpar.grade import grade as grading
+from d2lpar.pipeline import schedule
+from d2lpar.report.errors import RankError
+from d2lpar.shared import notebooks
 
 ENDLESS = """
 import time
@@ -109,7 +110,7 @@ TRIES = {
     "def starts():\n    subprocess.run(['true'])\n"
     "d2lpar.run(starts, world_size=1, backend='gloo')": "starts no programs",
     "torch.save([1], 'model.pt')": None,
-    "from d2lpar.fastest import allreduce\n"  # through memory of another rank
+    "from d2lpar.allreduce.fastest import allreduce\n"  # through memory of another rank
     "def add():\n    x = torch.ones(1000)\n    allreduce(x)\n    return x[0].item()\n"
     "assert d2lpar.run(add, world_size=2, backend='gloo').results == [2.0, 2.0]": None,
 }
@@ -449,12 +450,12 @@ class Evil:
         pickle.dumps(Evil()),
         pickle.dumps(torch.ones(1)),  # torch loads its storage with all of pickle
         b"cbuiltins\neval\n.",
-        b"cd2lpar.tools.grading.exchange\npickle.loads\n.",
-        b"cd2lpar.tools.grading.process\nrun\n.",
+        b"cd2lpar.grade.exchange\npickle.loads\n.",
+        b"cd2lpar.grade.process\nrun\n.",
         b"cd2lpar.checks.judging\non_ranks\n.",
         # parts for a class, for a function, and a call of what a class has made
         b"cd2lpar.checks.judging\nExercise\n(N(Vweight\ncbuiltins\nslice\ndtb.",
-        b"cd2lpar.tools.grading.exchange\n_foreign\n(N(Vmine\nI1\ndtb.",
+        b"cd2lpar.grade.exchange\n_foreign\n(N(Vmine\nI1\ndtb.",
         b"ctorch.nn.modules.linear\nIdentity\n)R(I1\ntR.",
         b"",
         b"\xff" * 100,
@@ -549,7 +550,7 @@ FORBIDDEN = {  # what an answer tries: what it is told
     "import sys\nsys.setprofile(print)": "look at its callers",
     "import sys\nsys.addaudithook(print)": None,  # it is not added: Python is silent
     "import ctypes, _ctypes\n_ctypes.PyObj_FromPtr(id(ctypes))": "look at its callers",
-    "from d2lpar.world.played import Device\n"
+    "from d2lpar.shared.played import Device\n"
     "Device(1, 1, 0, [1]).launch.__self__._do.__self__.gi_frame": "look at its callers",
     "import inspect\ninspect.stack()": "look at its callers",
     POOLED: "look at its callers",
@@ -573,7 +574,7 @@ FORBIDDEN = {  # what an answer tries: what it is told
 TRY = """
 import json, os, sys
 from IPython.core.interactiveshell import InteractiveShell
-from d2lpar.tools.grading import runner
+from d2lpar.grade import runner
 there = runner.Runner({"memory": 8e9, "secret": [], "exercises": ["08.2"]})
 there.cell("import torch, d2lpar", 60)
 there.watch.checking = True
@@ -641,7 +642,7 @@ def _function(cases):
         ("import ctypes as c", "ctypes"),
         ("import cloudpickle\ncloudpickle.dumps(print)", "cloudpickle"),
         ("S = dist.TCPStore('127.0.0.1', 29500)", "TCPStore"),
-        ("from d2lpar.tools.grading import guard", "d2lpar.tools.grading"),
+        ("from d2lpar.grade import guard", "d2lpar.grade"),
         ("def f(error):\n    return error.__traceback__.tb_frame.f_back", "f_back"),
         ("def f(e):\n    return getattr(e.__traceback__, 'tb_frame')", "tb_frame"),
         ("from sys import _getframe as g", "_getframe"),

@@ -1,4 +1,4 @@
-"""`d2lpar.half`: numbers of two bytes, and the decisions that all ranks share."""
+"""`allreduce.half`: numbers of two bytes, and the decisions that all ranks share."""
 
 import math
 from functools import partial
@@ -19,12 +19,19 @@ from d2lpar.allreduce import (
     ring_allreduce,
     tree_allreduce,
 )
-from d2lpar.costs import ring_cost
-from d2lpar.footprint import held, memory
-from d2lpar.half import LARGEST, LEAST, LossScale, NarrowSum, unscale, wide_allreduce
+from d2lpar.allreduce.costs import ring_cost
+from d2lpar.allreduce.half import (
+    LARGEST,
+    LEAST,
+    LossScale,
+    NarrowSum,
+    unscale,
+    wide_allreduce,
+)
 from d2lpar.mesh import Config, Mesh, MeshModel
 from d2lpar.overlap import OverlappedDDP
 from d2lpar.sharding import FSDP, ZeRO1, ZeRO2
+from d2lpar.shared.footprint import held, memory
 
 HALVES = torch.bfloat16, torch.float16
 ORDERS = naive_allreduce, ring_allreduce, tree_allreduce, wide_allreduce

@@ -11,12 +11,12 @@ import torch.distributed as dist
 
 import d2lpar
 from d2lpar.allreduce import ring_allreduce
+from d2lpar.cli import record
+from d2lpar.cli.bench import bench, predicted
+from d2lpar.launch import rounds
+from d2lpar.launch.here import measure
 from d2lpar.messages import exchange
-from d2lpar.tools import record
-from d2lpar.tools.bench import bench, predicted
-from d2lpar.world import rounds
-from d2lpar.world.here import measure
-from d2lpar.world.measured import FORMAT, Curve, cluster_of
+from d2lpar.sim.measured import FORMAT, Curve, cluster_of
 
 KB, MB = 2**10, 2**20
 ALPHA, BETA = 1e-4, 1e-9

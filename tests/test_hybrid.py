@@ -12,7 +12,6 @@ from torch.nn import functional as F
 
 import d2lpar
 from d2lpar.data_parallel import sum_gradients
-from d2lpar.domain import DomainPool2d, split_rows
 from d2lpar.hybrid import (
     DomainConv2d,
     EagerTrick,
@@ -21,8 +20,9 @@ from d2lpar.hybrid import (
     halo_exchange,
     passes,
 )
-from d2lpar.model_zoo import alexnet, vgg16
-from d2lpar.split_choice import LAYOUTS, SPLITS, Costs, plan_seconds, shapes
+from d2lpar.hybrid.domain import DomainPool2d, split_rows
+from d2lpar.hybrid.split_choice import LAYOUTS, SPLITS, Costs, plan_seconds, shapes
+from d2lpar.shared.model_zoo import alexnet, vgg16
 
 RANKS = [1, 2, 3, 4, 5, 8]
 WORLDS = [("sim", n) for n in RANKS] + [("gloo", 3)]

@@ -5,37 +5,24 @@ from collections import Counter
 
 import pytest
 
+from authoring import inline_code
 from conftest import ROOT
-from d2lpar.tools import console, inline_code, notebooks
+from d2lpar.cli import console
+from d2lpar.shared import notebooks
 
 CHAPTERS = sorted(ROOT.glob("chapters/*.ipynb"))
 SHOWING = CHAPTERS + sorted(ROOT.glob("solutions/*.ipynb"))
-# From chapter 04 on a chapter has a module of its name.
-CONCEPTS = [p.stem[3:] for p in CHAPTERS if p.stem[:2] >= "04"]
-if any("training_step" in p.stem for p in CHAPTERS):
-    CONCEPTS += ["model_zoo"]  # it stands in chapter 02
-if "allreduce" in CONCEPTS:
-    CONCEPTS += ["costs", "shared_memory"]  # they stand in chapter 06, too
-if "data_parallel" in CONCEPTS:
-    CONCEPTS += ["half"]  # it stands in chapters 07 and 08
-if "sharding" in CONCEPTS:
-    CONCEPTS += ["checkpoint", "footprint"]  # they stand in chapter 10, too
-if "network_partition" in CONCEPTS:
-    CONCEPTS += ["layers", "balance"]  # they stand in chapter 11, too
-if "hybrid" in CONCEPTS:
-    CONCEPTS += ["domain", "split_choice", "trips"]  # they stand in chapter 14, too
-if "pipeline" in CONCEPTS:
-    CONCEPTS += ["delayed", "replicated"]  # they stand in chapter 13, too
-if "mesh" in CONCEPTS:
-    CONCEPTS += ["grid", "gpt_parts", "mesh_costs", "mesh_pipeline"]
-FOLDERS = {"planning": ["search", "memory"], "sequence": ["ulysses"]}
-for folder in sorted(FOLDERS.keys() & {*CONCEPTS}):
-    CONCEPTS.remove(folder)
-    CONCEPTS += [f"{folder}/{name}" for name in FOLDERS[folder]]
-if "experts" in CONCEPTS:
-    CONCEPTS += ["expert_nodes"]  # it stands in chapter 18, too
-if "failures" in CONCEPTS:
-    CONCEPTS += ["saving"]  # it stands in chapter 19, too
+# Modules of which chapters show every public function.
+CONCEPTS = """
+messages scatter data_parallel overlap parameter_server shared/model_zoo
+shared/footprint allreduce/algorithms allreduce/costs allreduce/shared_memory
+allreduce/half sharding/zero sharding/checkpoint network_partition/part
+network_partition/layers network_partition/balance tensor_parallel/products
+tensor_parallel/trips pipeline/execution pipeline/delayed pipeline/replicated
+hybrid/weird_trick hybrid/domain hybrid/split_choice mesh/model mesh/grid
+mesh/gpt_parts mesh/costs mesh/pipeline planning/search planning/memory
+sequence/ulysses experts/layer experts/nodes failures/reliability failures/saving
+""".split()
 EXPERIMENTS = sorted((ROOT / "d2lpar" / "experiments").glob("*.py"))
 BEHIND = "__init__", "measuring", "tables"  # nobody reads these in a chapter
 CONCEPTS += [f"experiments/{p.stem}" for p in EXPERIMENTS if p.stem not in BEHIND]

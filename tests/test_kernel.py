@@ -96,7 +96,7 @@ def assert_table(lines, hanging, call):
         assert "time.sleep(1000)" in rows[0]
     assert any(call in line for line in lines[:first])
     assert len(lines) < 12
-    assert not any("d2lpar/world" in line for line in lines)
+    assert not any("d2lpar/launch" in line for line in lines)
 
 
 @BOTH
@@ -111,7 +111,7 @@ def test_a_failing_run_shows_the_callers_lines_only(kernel, backend):
     lines = shown(messages)
     assert f"----> 3 {call}" in lines
     assert "RankError: rank 0 raised ZeroDivisionError: division by zero" in str(lines)
-    assert not any("d2lpar/world" in line for line in lines)
+    assert not any("d2lpar/launch" in line for line in lines)
     assert execute(client, "import sys; error = sys.last_value")[0] is None
     known = "assert error.rank == 0 and error.run.world_size == 2"
     assert execute(client, known)[0] is None

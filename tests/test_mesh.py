@@ -9,14 +9,14 @@ import torch.distributed as dist
 from torch.nn import functional as F
 
 import d2lpar
-from d2lpar import schedule
-from d2lpar.footprint import kept
-from d2lpar.gpt_parts import blocks_of, make_stage, one_device, row_losses
+from d2lpar.cli.bench import mesh as race
 from d2lpar.mesh import AXES, Config, Mesh, MeshModel, bytes_per_axis
-from d2lpar.mesh_costs import bytes_per_step, numbers
+from d2lpar.mesh.costs import bytes_per_step, numbers
+from d2lpar.mesh.gpt_parts import blocks_of, make_stage, one_device, row_losses
+from d2lpar.pipeline import schedule
 from d2lpar.sharding import parts
-from d2lpar.tools.bench import mesh as race
-from d2lpar.world.cluster import Cluster
+from d2lpar.shared.footprint import kept
+from d2lpar.sim.cluster import Cluster
 
 TINY = Config(D=12, depth=4, heads=12, context=4, vocabulary=12)
 T = 3

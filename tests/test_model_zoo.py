@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from d2lpar.model_zoo import (  # fmt: skip
+from d2lpar.shared.model_zoo import (
     GPT,
     Block,
     Bottleneck,

@@ -14,7 +14,9 @@ from torch import nn
 from torch.nn import functional as F
 
 import d2lpar
-from d2lpar.balance import (
+from d2lpar.checks.rubrics import ex_11_3
+from d2lpar.network_partition import Part, way_back
+from d2lpar.network_partition.balance import (
     best_cuts,
     layer_seconds,
     part_bytes,
@@ -22,11 +24,17 @@ from d2lpar.balance import (
     sizes,
     within,
 )
-from d2lpar.checks.rubrics import ex_11_3
-from d2lpar.data import shapes
-from d2lpar.layers import Conv, Layer, Whole, build, chain, comes_in, unet
-from d2lpar.network_partition import Part, way_back
-from d2lpar.world.cluster import Cluster
+from d2lpar.network_partition.layers import (
+    Conv,
+    Layer,
+    Whole,
+    build,
+    chain,
+    comes_in,
+    unet,
+)
+from d2lpar.shared.data import shapes
+from d2lpar.sim.cluster import Cluster
 
 DOUBLE = {"dtype": torch.float64}
 

@@ -15,8 +15,9 @@ import pytest
 from PIL import Image
 
 from conftest import ROOT
-from d2lpar.tools import execution, notebooks
-from d2lpar.world import progress
+from d2lpar.cli import execution
+from d2lpar.launch import progress
+from d2lpar.shared import notebooks
 
 CHAPTERS = sorted(ROOT.glob("chapters/*.ipynb"))
 COMMITTED = CHAPTERS + sorted(ROOT.glob("solutions/*.ipynb"))

@@ -13,8 +13,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import d2lpar
-from d2lpar import costs, overlap
-from d2lpar.allreduce import ring_allreduce
+from d2lpar import overlap
+from d2lpar.allreduce import costs, ring_allreduce
+from d2lpar.allreduce.shared_memory import shared_memory_allreduce
 from d2lpar.checks.rubrics import ex_08_2
 from d2lpar.overlap import (
     BucketedDDP,
@@ -24,7 +25,6 @@ from d2lpar.overlap import (
     broadcast_state,
     plan_buckets,
 )
-from d2lpar.shared_memory import shared_memory_allreduce
 
 SMALL = 500  # bytes: a few buckets for the models below
 ALL = {

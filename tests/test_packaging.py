@@ -12,8 +12,8 @@ import zipfile
 
 import pytest
 
+from authoring import badges, project_links
 from conftest import ROOT
-from d2lpar.tools import badges, project_links
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 SOURCES = ("chapters", "d2lpar", "exercises", "pictures", "solutions")

@@ -8,8 +8,8 @@ from torch import nn
 import d2lpar
 from d2lpar import allreduce as a
 from d2lpar import parameter_server as ps
+from d2lpar.allreduce.costs import ring_cost
 from d2lpar.checks.rubrics import ex_09_2 as rubric
-from d2lpar.costs import ring_cost
 
 STEPS = 3
 SGD = "SGD with momentum", lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)

@@ -13,10 +13,10 @@ from PIL import Image
 import d2lpar
 import d2lpar.allreduce as a
 from conftest import ROOT
-from d2lpar.show.moves import moves_of
-from d2lpar.show.topology import plot_cluster
-from d2lpar.show.units import short_bytes
-from d2lpar.tools import notebooks
+from d2lpar.report.moves import moves_of
+from d2lpar.report.topology import plot_cluster
+from d2lpar.report.units import short_bytes
+from d2lpar.shared import notebooks
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 COMMITTED = ROOT / "pictures" / "gather_ring.png"

@@ -11,12 +11,11 @@ from torch import nn
 from torch.nn import functional as F
 
 import d2lpar
-from d2lpar import schedule
-from d2lpar.delayed import LINEAR, Delayed, delay_weights
-from d2lpar.pipeline import PipeDream, Pipeline, lines
-from d2lpar.replicated import Replicated
-from d2lpar.schedule import Action, make, needs, parse, simulate
-from d2lpar.world.cluster import Cluster
+from d2lpar.pipeline import PipeDream, Pipeline, lines, schedule
+from d2lpar.pipeline.delayed import LINEAR, Delayed, delay_weights
+from d2lpar.pipeline.replicated import Replicated
+from d2lpar.pipeline.schedule import Action, make, needs, parse, simulate
+from d2lpar.sim.cluster import Cluster
 
 
 class Block(nn.Module):

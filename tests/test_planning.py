@@ -11,12 +11,10 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import d2lpar
-from d2lpar import schedule
-from d2lpar.footprint import kept
-from d2lpar.gpt_parts import Config, make_stage
 from d2lpar.mesh import Mesh, MeshModel
-from d2lpar.mesh_costs import numbers as numbers_of_mesh
-from d2lpar.model_zoo import GPT, Block
+from d2lpar.mesh.costs import numbers as numbers_of_mesh
+from d2lpar.mesh.gpt_parts import Config, make_stage
+from d2lpar.pipeline import schedule
 from d2lpar.planning import (
     Model,
     Plan,
@@ -34,7 +32,9 @@ from d2lpar.planning.memory import activations, block_bytes, in_flight, numbers,
 from d2lpar.planning.predictions import usual_shares
 from d2lpar.planning.rows import measured, published
 from d2lpar.planning.times import PROCESSORS, Speed, plain, tile_share
-from d2lpar.world.cluster import Cluster
+from d2lpar.shared.footprint import kept
+from d2lpar.shared.model_zoo import GPT, Block
+from d2lpar.sim.cluster import Cluster
 
 GPT3 = Model(96, 12288, 96, 51200, 2048)
 LLAMA8 = Model(

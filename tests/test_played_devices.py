@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from d2lpar.checks.rubrics.ex_03_3 import simulated
-from d2lpar.world.played import Device, Wire, places, put
+from d2lpar.shared.played import Device, Wire, places, put
 
 MEETINGS = [
     lambda a, b: a + b,

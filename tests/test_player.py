@@ -19,13 +19,14 @@ import torch
 import torch.distributed as dist
 
 import d2lpar
-from d2lpar import schedule
-from d2lpar.show import player
-from d2lpar.show.events import MIME, Event, lanes
-from d2lpar.show.looks import FACES
-from d2lpar.show.timeline import Timeline
-from d2lpar.show.units import show_bytes, show_seconds
-from d2lpar.tools import notebooks
+from d2lpar.pipeline import schedule
+from d2lpar.report import player
+from d2lpar.report.events import Event, lanes
+from d2lpar.report.looks import FACES
+from d2lpar.report.timeline import Timeline
+from d2lpar.report.units import show_bytes, show_seconds
+from d2lpar.shared import notebooks
+from d2lpar.shared.notebooks import EVENTS as MIME
 
 ROOT = Path(__file__).resolve().parent.parent
 NODE = shutil.which("node")
@@ -194,7 +195,7 @@ def test_the_wheel_holds_the_script():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
     assert "/d2lpar" in wheel["include"]  # whatever it is, unless git ignores it
-    tracked = ["git", "ls-files", "d2lpar/show/player.js"]
+    tracked = ["git", "ls-files", "d2lpar/report/player.js"]
     found = subprocess.run(tracked, cwd=ROOT, capture_output=True, text=True)
     assert found.returncode or found.stdout.strip() == tracked[-1]
 

@@ -13,8 +13,8 @@ from test_here import MB, figures
 
 import d2lpar
 from conftest import WATCHDOG
-from d2lpar.world import kept
-from d2lpar.world.measured import FORMAT, cluster_of
+from d2lpar.launch import kept
+from d2lpar.sim.measured import FORMAT, cluster_of
 
 # Measured once, and kept
 

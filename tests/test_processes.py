@@ -19,11 +19,11 @@ import torch.distributed as dist
 
 import d2lpar
 from conftest import WATCHDOG, eventually, family_of
-from d2lpar.world import ship
-from d2lpar.world.calls import Meta
-from d2lpar.world.engine import Waiting
-from d2lpar.world.real import processes
-from d2lpar.world.real.journal import BLOCKED, Board
+from d2lpar.launch import processes
+from d2lpar.launch.journal import BLOCKED, Board
+from d2lpar.report.calls import Meta
+from d2lpar.report.engine import Waiting
+from d2lpar.sim import ship
 
 pytestmark = pytest.mark.timeout(600)
 TIMEOUT = 5.0  # seconds until a run counts as stuck
@@ -281,7 +281,7 @@ def test_the_culprit_is_named(fn, says):
     with open(__file__) as source:
         assert "# culprit" in source.read().splitlines()[int(line) - 1]
     assert os.path.basename(file) == os.path.basename(__file__)
-    assert "rank 1: " in str(error) and "d2lpar/world" not in str(error)
+    assert "rank 1: " in str(error) and "d2lpar/launch" not in str(error)
 
 
 @pytest.mark.parametrize("fn", [skips, swaps, lambda: differs(3, torch.float32)])
@@ -621,7 +621,7 @@ def test_a_torn_record_is_never_read():
 
 def takes_any():
     """The run calls itself one on NCCL for as long as no message needs a GPU."""
-    from d2lpar.world.torch_private import current_engine
+    from d2lpar.sim.torch_private import current_engine
 
     engine, r = current_engine(), dist.get_rank()
     engine.backend = "nccl"

@@ -8,8 +8,10 @@ import prose_rules
 import pytest
 from test_notebooks import book, code, stream
 
+from authoring import prose
 from conftest import ROOT
-from d2lpar.tools import execution, notebooks, prose
+from d2lpar.cli import execution
+from d2lpar.shared import notebooks
 
 CHAPTERS = sorted(ROOT.glob("chapters/*.ipynb"))
 

@@ -4,7 +4,8 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from d2lpar.tools import cli, proofs, prove
+from d2lpar.cli import main as cli
+from d2lpar.cli import proofs, prove
 
 FEW = ("send, recv and exchange in a ring", "bandwidth of all-reduces")
 

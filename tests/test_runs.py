@@ -12,13 +12,13 @@ import torch
 import torch.distributed as dist
 
 import d2lpar
-from d2lpar.show.events import Event
-from d2lpar.show.timeline import Timeline
-from d2lpar.world import progress
-from d2lpar.world.calls import Call
-from d2lpar.world.cluster import Cluster
-from d2lpar.world.engine import Status, waiting
-from d2lpar.world.runs import Comparison, Run, compare
+from d2lpar.launch import progress
+from d2lpar.report.calls import Call
+from d2lpar.report.engine import Status, waiting
+from d2lpar.report.events import Event
+from d2lpar.report.runs import Comparison, Run, compare
+from d2lpar.report.timeline import Timeline
+from d2lpar.sim.cluster import Cluster
 
 
 @dataclass

@@ -7,8 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import d2lpar
-from d2lpar import schedule
-from d2lpar.schedule import Action, ScheduleError, make, parse, simulate, validate
+from d2lpar.pipeline import schedule
+from d2lpar.pipeline.schedule import (
+    Action,
+    ScheduleError,
+    make,
+    parse,
+    simulate,
+    validate,
+)
 
 ONE_F_ONE_B = """\
 rank 0   0F0 0F1 0F2 0B0 0F3 0B1 0B2 0B3

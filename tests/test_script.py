@@ -7,8 +7,10 @@ import pytest
 from typer.testing import CliRunner
 
 from conftest import ROOT
-from d2lpar.tools import cli, notebooks, script
-from d2lpar.world import launch
+from d2lpar.cli import main as cli
+from d2lpar.cli import script
+from d2lpar.launch import run as launch
+from d2lpar.shared import notebooks
 
 CHAPTERS = sorted(ROOT.glob("chapters/*.ipynb"))
 

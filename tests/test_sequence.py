@@ -10,9 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import d2lpar
-from d2lpar import footprint
-from d2lpar.gpt_parts import by_kind, parallel_block
-from d2lpar.model_zoo import Block
+from d2lpar.mesh.gpt_parts import by_kind, parallel_block
 from d2lpar.planning import Model, Plan
 from d2lpar.planning.memory import block_bytes
 from d2lpar.sequence import (
@@ -28,7 +26,9 @@ from d2lpar.sequence import (
 )
 from d2lpar.sequence.costs import bytes_sent, held, longest, messages, plan_of, work
 from d2lpar.sequence.order import ORDERS, spans
-from d2lpar.world.torch_private import torch_ring_attention
+from d2lpar.shared import footprint
+from d2lpar.shared.model_zoo import Block
+from d2lpar.sim.torch_private import torch_ring_attention
 
 WAYS = {"ring": ring_attention, "gather": gather_attention}
 WAYS |= {"ulysses": ulysses_attention}

@@ -9,7 +9,7 @@ from torch import nn
 
 import d2lpar
 from d2lpar import sharding as s
-from d2lpar.footprint import held, memory, traffic
+from d2lpar.shared.footprint import held, memory, traffic
 
 RANKS = (1, 2, 3, 4, 5, 8)
 STAGES = {1: s.ZeRO1, 2: s.ZeRO2, 3: s.FSDP}

@@ -1,4 +1,4 @@
-"""`d2lpar.shared_memory`: right in every case, sends nothing, leaves nothing."""
+"""`allreduce.shared_memory`: right in every case, sends nothing, leaves nothing."""
 
 import gc
 import os
@@ -14,9 +14,9 @@ import torch.distributed as dist
 
 import d2lpar
 from conftest import ROOT, WATCHDOG, family_of
-from d2lpar import shared_memory
-from d2lpar.shared_memory import add_piece, shared_memory_allreduce
-from d2lpar.world.real import common_memory
+from d2lpar.allreduce import shared_memory
+from d2lpar.allreduce.shared_memory import add_piece, shared_memory_allreduce
+from d2lpar.launch import common_memory
 
 RANKS = (1, 2, 3, 4, 5, 8)
 WORLDS = ("sim", "gloo")
@@ -335,7 +335,7 @@ def test_memory_and_pipes_go_with_the_group():
 
 KILLED = """
 import time, torch, torch.distributed as dist, d2lpar
-from d2lpar.shared_memory import shared_memory_allreduce
+from d2lpar.allreduce.shared_memory import shared_memory_allreduce
 
 def forever():
     x = torch.zeros(300_000)
@@ -452,7 +452,7 @@ def test_a_full_bell_does_not_block():
 
 SCRIPT = """
 import torch, torch.distributed as dist
-from d2lpar.shared_memory import shared_memory_allreduce
+from d2lpar.allreduce.shared_memory import shared_memory_allreduce
 dist.init_process_group("gloo")
 x = torch.arange(1000.0) * (1 + dist.get_rank())
 shared_memory_allreduce(x)

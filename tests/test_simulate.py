@@ -14,7 +14,8 @@ import torch
 from typer.testing import CliRunner
 
 from conftest import ROOT, WATCHDOG
-from d2lpar.tools import cli, simulate
+from d2lpar.cli import main as cli
+from d2lpar.cli import simulate
 
 
 @pytest.fixture

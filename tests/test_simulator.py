@@ -21,8 +21,8 @@ import d2lpar
 from conftest import WATCHDOG
 from d2lpar import Cluster
 from d2lpar.allreduce import ring_allreduce
-from d2lpar.show.events import WAITS
-from d2lpar.world.calls import Meta, cost_of
+from d2lpar.report.calls import Meta, cost_of
+from d2lpar.report.events import WAITS
 
 ALPHA, BETA = 1e-5, 1e-9
 
@@ -494,7 +494,7 @@ def reduce_on_meta():
 
 def test_collectives_of_meta_tensors_copy_nothing(monkeypatch):
     """64 ranks would add and copy 64 blocks each, 40 times."""
-    from d2lpar.world.sim import matching
+    from d2lpar.sim import matching
 
     copied = []
     monkeypatch.setattr(matching, "copy_raw", lambda *pair: copied.append(pair))
@@ -763,7 +763,7 @@ def test_many_runs_leave_nothing(backend, times):
 
 
 def test_a_rank_that_leaves_is_no_longer_counted_when_the_next_one_runs(monkeypatch):
-    from d2lpar.world.sim.simulator import Simulator
+    from d2lpar.sim.simulator import Simulator
 
     counted, following = [], Simulator._next
 
@@ -786,7 +786,7 @@ def computes_while_another_fails():
 
 
 def test_ranks_that_leave_are_not_interrupted(monkeypatch):
-    from d2lpar.world.sim.simulator import Simulator
+    from d2lpar.sim.simulator import Simulator
 
     escaped, leave = [], Simulator.leave
 
@@ -805,7 +805,7 @@ def test_ranks_that_leave_are_not_interrupted(monkeypatch):
 
 @pytest.mark.parametrize("delay", [0, 1e-4, 1e-3])
 def test_an_interrupt_never_leaves_the_part_that_it_is_for(delay):
-    from d2lpar.world.threads import Interruptible
+    from d2lpar.report.threads import Interruptible
 
     class Enough(BaseException):
         pass
@@ -930,7 +930,7 @@ def test_ranks_share_a_processor_and_the_caller_keeps_all():
 
 @several_processors
 def test_ranks_move_when_their_processor_has_no_time_for_them(monkeypatch):
-    from d2lpar.world.sim import simulator
+    from d2lpar.sim import simulator
 
     first, second = sorted(os.sched_getaffinity(0))[:2]
     answers = iter([first])
@@ -947,7 +947,7 @@ def test_ranks_move_when_their_processor_has_no_time_for_them(monkeypatch):
 
 
 def test_where_threads_cannot_be_placed_ranks_run_as_they_are(monkeypatch):
-    from d2lpar.world import threads
+    from d2lpar.report import threads
 
     monkeypatch.setattr(threads, "_getcpu", None)
     mine = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0

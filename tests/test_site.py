@@ -8,8 +8,9 @@ import sys
 
 import pytest
 
+from authoring import glossary
 from conftest import ROOT
-from d2lpar.tools import glossary, notebooks
+from d2lpar.shared import notebooks
 
 sys.path.insert(0, str(ROOT / "site"))
 import address
@@ -259,7 +260,7 @@ def test_all_public_names_are_in_the_reference():
     text = (ROOT / "site" / "api.md").read_text(encoding="utf-8")
     shown = set(re.findall(r"d2lpar\.(\w+)$", text, re.MULTILINE))
     assert shown | {"schedule"} == set(d2lpar.__all__)
-    assert ".. automodule:: d2lpar.schedule.makers" in collect.built()
+    assert ".. automodule:: d2lpar.pipeline.schedule.makers" in collect.built()
 
 
 # Slides

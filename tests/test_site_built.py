@@ -15,8 +15,8 @@ import sys
 import pytest
 from filelock import FileLock
 
+from authoring import badges
 from conftest import ROOT
-from d2lpar.tools import badges
 
 sys.path.insert(0, str(ROOT / "site"))
 import make_slides

@@ -6,8 +6,9 @@ import tomllib
 import pytest
 from test_notebooks import book
 
+from authoring import glossary, prose
 from conftest import ROOT
-from d2lpar.tools import glossary, notebooks, prose
+from d2lpar.shared import notebooks
 
 CHAPTERS = sorted(ROOT.glob("chapters/*.ipynb"))
 FILE = tomllib.loads((ROOT / "tests" / "claims.toml").read_text(encoding="utf-8"))

@@ -9,12 +9,7 @@ from torch.nn import functional as F
 import d2lpar
 from d2lpar import tensor_parallel
 from d2lpar.allreduce import ring_allreduce
-from d2lpar.attention import (
-    GroupedAttention,
-    ParallelAttention,
-    ParallelGroupedAttention,
-    SelfAttention,
-)
+from d2lpar.sim.cluster import Cluster
 from d2lpar.tensor_parallel import (
     Add,
     ColumnParallel,
@@ -25,8 +20,16 @@ from d2lpar.tensor_parallel import (
     parallel_mlp,
     ring_columns,
 )
-from d2lpar.vocabulary import VocabularyEmbedding, vocabulary_cross_entropy
-from d2lpar.world.cluster import Cluster
+from d2lpar.tensor_parallel.attention import (
+    GroupedAttention,
+    ParallelAttention,
+    ParallelGroupedAttention,
+    SelfAttention,
+)
+from d2lpar.tensor_parallel.vocabulary import (
+    VocabularyEmbedding,
+    vocabulary_cross_entropy,
+)
 
 RANKS = [1, 2, 3, 4]
 WORLDS = pytest.mark.parametrize("world", ["sim", "gloo"])

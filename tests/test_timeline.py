@@ -18,11 +18,11 @@ from torch.utils.checkpoint import checkpoint
 
 import d2lpar
 import d2lpar.allreduce as a
-from d2lpar.show import plots
-from d2lpar.show.events import Event, joined, lanes
-from d2lpar.show.looks import FACES
-from d2lpar.show.timeline import Timeline
-from d2lpar.show.units import show_bytes, show_seconds
+from d2lpar.report import plots
+from d2lpar.report.events import Event, joined, lanes
+from d2lpar.report.looks import FACES
+from d2lpar.report.timeline import Timeline
+from d2lpar.report.units import show_bytes, show_seconds
 
 
 def message(number, src, dst, start, stop, size):
@@ -430,8 +430,8 @@ def test_a_picture_says_in_words_what_it_shows(small):
 
 def test_pictures_leave_pyplot_alone():
     code = (
-        "import sys; from d2lpar.show import events, plots, timeline\n"
-        "from d2lpar.world import runs\n"
+        "import sys; from d2lpar.report import events, plots, timeline\n"
+        "from d2lpar.launch import runs\n"
         "assert 'matplotlib' not in sys.modules\n"
         "event = events.Event(0, 'compute', 'mm', 0, 1)\n"
         "timeline.Timeline([event], 1).plot()\n"

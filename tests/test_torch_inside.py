@@ -370,7 +370,7 @@ def test_loss_parallel_is_each_ranks_own():
         torch.testing.assert_close(found, wanted)
     with pytest.raises(d2lpar.RankError, match="inside"):
         d2lpar.run(loss_on_shards, None, world_size=2, backend="sim", timeout=300)
-    assert not d2lpar.world.torch_private.loss_parallel()
+    assert not d2lpar.sim.torch_private.loss_parallel()
 
 
 def compiled():

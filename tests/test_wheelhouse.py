@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from authoring import wheelhouse
 from conftest import ROOT
-from d2lpar.tools import cli, wheelhouse
+from d2lpar.cli import main as cli
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from conftest import ROOT, SHARED, long_first
-from d2lpar.tools import cli
+from d2lpar.cli import main as cli
 
 PATH = ROOT / ".github" / "workflows" / "test.yml"
 WORKFLOW = yaml.safe_load(PATH.read_text(encoding="utf-8"))

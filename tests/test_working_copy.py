@@ -9,8 +9,11 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
+from authoring import commands as authoring
 from conftest import ROOT
-from d2lpar.tools import authoring, cli, notebooks, working_copy
+from d2lpar.cli import main as cli
+from d2lpar.cli import working_copy
+from d2lpar.shared import notebooks
 
 FIRST, SECOND = "chapters/00_start.ipynb", "exercises/00_start.ipynb"
 LOCAL = re.compile(r"\]\((?!https?:|#|attachment:)([^)#]+)\)")  # a link to a file

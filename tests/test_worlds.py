@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 
 import d2lpar
-from d2lpar.world.randomness import DrawnOnHost, RandomStates
+from d2lpar.sim.randomness import DrawnOnHost, RandomStates
 
 SIZES = [1, 2, 3, 4, 5, 8]
 

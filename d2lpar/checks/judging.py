@@ -20,11 +20,11 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from ..errors import RankError
-from ..world.cluster import Cluster
-from ..world.launch import run
-from ..world.limits import time_limit
-from ..world.patching import FINITE, patched
+from ..launch.limits import time_limit
+from ..launch.run import run
+from ..report.errors import RankError
+from ..sim.cluster import Cluster
+from ..sim.patching import FINITE, patched
 
 PATIENCE = 10.0  # seconds without any call, then a rank counts as hanging
 LONGEST = 30.0  # seconds for one case

@@ -5,8 +5,8 @@ import sys
 from dataclasses import dataclass, field
 from html import escape
 
-from ..show.timeline import Timeline
-from ..world.runs import Run
+from ..report.runs import Run
+from ..report.timeline import Timeline
 
 VERDICTS = {True: "pass", False: "FAIL", None: "not judged"}
 HEADINGS = ["", "requirement", "measured", "allowed"]

@@ -2,7 +2,7 @@
 
 import torch
 
-from ..show.units import show_bytes, show_seconds
+from ..report.units import show_bytes, show_seconds
 from .judging import Requirement, same
 
 PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot", "matmul"}

@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from ..errors import DeadlockError, MismatchError
-from ..world.engine import is_users
+from ..report.engine import is_users
+from ..report.errors import DeadlockError, MismatchError
 from .judging import numbers, same
 
 # Whether an error of the check itself is raised.  Learners get a report without the

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ..grid import AXES, Mesh
-from ..mesh_costs import bytes_per_step
+from ..mesh.costs import bytes_per_step
+from ..mesh.grid import AXES, Mesh
 from .judging import ranks, words
 from .rubrics.ex_06_2 import in_words
 from .rubrics.ex_09_1 import softsync_cases

@@ -7,8 +7,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from ..hybrid import WeirdTrick
-from ..model_zoo import alexnet
 from ..overlap import OverlappedDDP
+from ..shared.model_zoo import alexnet
 from .measuring import experiment, half
 
 

@@ -6,7 +6,6 @@ import torch
 import torch.distributed as dist
 from torch.nn import functional as F
 
-from ..model_zoo import attention
 from ..planning import Model, Shares
 from ..planning.times import Speed
 from ..sequence import (
@@ -17,6 +16,7 @@ from ..sequence import (
     ring_attention,
 )
 from ..sequence.ulysses import shares_of_heads
+from ..shared.model_zoo import attention
 from .measuring import Case, experiment, half
 
 

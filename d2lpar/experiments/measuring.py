@@ -21,11 +21,11 @@ import torch
 import torch.distributed as dist
 from torch.utils.flop_counter import FlopCounterMode
 
-from ..world import launch
-from ..world.cluster import Cluster
-from ..world.conditions import machine
-from ..world.hardware import recognise
-from ..world.rounds import LineUp, durations, is_steady, take_turns
+from ..launch import run as launch
+from ..launch.conditions import machine
+from ..launch.rounds import LineUp, durations, is_steady, take_turns
+from ..sim.cluster import Cluster
+from ..sim.hardware import recognise
 from .tables import Row, Table, recorded
 
 USUAL = "A100"  # what is simulated where there is no GPU

@@ -6,9 +6,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ..grid import Mesh
 from ..mesh import Config, MeshModel
-from ..model_zoo import Block
+from ..mesh.grid import Mesh
+from ..shared.model_zoo import Block
 from .measuring import experiment, half
 
 SPLITS = {  # data, pipeline, tensor

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from ..data_parallel import shard, train_step
-from ..model_zoo import GPT, resnet50
+from ..shared.model_zoo import GPT, resnet50
 from .measuring import Case, experiment, half
 
 

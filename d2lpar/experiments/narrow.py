@@ -5,7 +5,7 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 
-from ..model_zoo import GPT
+from ..shared.model_zoo import GPT
 from .measuring import Case, experiment, half
 
 

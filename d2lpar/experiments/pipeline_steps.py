@@ -7,9 +7,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from ..launch import run as launch
 from ..pipeline import Pipeline
-from ..schedule import make
-from ..world import launch
+from ..pipeline.schedule import make
 from .measuring import Case, experiment, half
 
 

@@ -4,7 +4,7 @@ from functools import partial
 
 import torch
 
-from ..show.units import short_bytes
+from ..report.units import short_bytes
 from .measuring import Case, experiment, half
 
 

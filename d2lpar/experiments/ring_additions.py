@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 
 from ..allreduce import recursive_doubling_allreduce, ring_allreduce
-from ..show.units import short_bytes
+from ..report.units import short_bytes
 from .measuring import Case, experiment
 
 

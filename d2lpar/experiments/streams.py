@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 
 from ..messages import exchange
-from ..show.units import short_bytes
+from ..report.units import short_bytes
 from .measuring import Case, experiment, half
 
 

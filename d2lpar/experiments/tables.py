@@ -5,9 +5,9 @@ import statistics
 from dataclasses import asdict, dataclass, replace
 from importlib import resources
 
-from ..show.units import short_bytes
-from ..world.cluster import Cluster
-from ..world.hardware import find_gpu
+from ..report.units import short_bytes
+from ..sim.cluster import Cluster
+from ..sim.hardware import find_gpu
 
 NOT_RUN = "not simulated"
 
@@ -145,7 +145,7 @@ def _short(rate):
 
 def recorded(name):
     """Return the table of this name that a record of the course holds, or None."""
-    folder = resources.files("d2lpar").joinpath("records")
+    folder = resources.files("d2lpar").joinpath("launch", "records")
     for path in sorted(folder.iterdir(), key=lambda path: path.name):
         record = json.loads(path.read_text(encoding="utf-8"))
         if name in (tables := record.get("experiments", {})):

@@ -4,8 +4,8 @@ from functools import partial
 
 import torch
 
-from ..gpt_parts import parallel_block
-from ..model_zoo import Block
+from ..mesh.gpt_parts import parallel_block
+from ..shared.model_zoo import Block
 from .measuring import experiment, half
 
 

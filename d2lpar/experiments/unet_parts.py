@@ -7,13 +7,13 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import functional as F
 
-from ..balance import best_cuts, layer_seconds, part_seconds, sizes
 from ..data_parallel import shard
-from ..layers import Whole, build, comes_in, unet
+from ..launch import run as launch
 from ..network_partition import Part
+from ..network_partition.balance import best_cuts, layer_seconds, part_seconds, sizes
+from ..network_partition.layers import Whole, build, comes_in, unet
 from ..overlap import OverlappedDDP
-from ..world import launch
-from ..world.cluster import Cluster
+from ..sim.cluster import Cluster
 from .measuring import Case, experiment, half
 
 WIDTHS = 64, 128, 256, 512, 1024  # the original U-Net

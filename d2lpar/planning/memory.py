@@ -15,7 +15,7 @@ and the `peak_memory` of a `Run`.
 
 from typing import NamedTuple
 
-from ..footprint import memory
+from ..shared.footprint import memory
 
 
 class Held(NamedTuple):

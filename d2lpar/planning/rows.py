@@ -11,7 +11,7 @@ import functools
 from dataclasses import dataclass
 from importlib import resources
 
-from ..world.cluster import Cluster
+from ..sim.cluster import Cluster
 from .model import Model, Plan
 
 

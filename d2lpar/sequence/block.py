@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from ..gpt_parts import by_rank
+from ..mesh.gpt_parts import by_rank
 from ..scatter import members, ring_all_gather, ring_reduce_scatter
 from ..tensor_parallel import Enter, own_parameter, parts_of
 from .order import lengths_of, spans

@@ -13,7 +13,7 @@ import itertools
 import torch
 
 from ..scatter import members, ring_all_gather
-from ..trips import gather_number
+from ..tensor_parallel.trips import gather_number
 
 ORDERS = "zigzag", "contiguous"
 

@@ -12,7 +12,7 @@ Liu et al. 2023 (ring attention); Grattafiori et al. 2024, section 3.3.2 (Llama 
 import torch
 
 from ..scatter import members, ring_all_gather, ring_reduce_scatter
-from ..trips import post, wait
+from ..tensor_parallel.trips import post, wait
 from .online_softmax import TILE, Online, OnlineBackward, tiles_of
 from .order import lengths_of, spans
 

@@ -25,7 +25,7 @@ import nbformat
 from pretended import gpus
 
 from d2lpar import run
-from d2lpar.world import arguments
+from d2lpar.launch import arguments
 
 GPU = re.compile(r"""\bcuda\b|["']nccl["']|try_gpu|DEVICES""")
 CHANGING = {"append", "extend", "update", "add", "insert", "setdefault", "sort"}

@@ -3,7 +3,7 @@
 import json
 import sys
 
-from d2lpar.tools import prove
+from d2lpar.cli import prove
 
 if __name__ == "__main__":
     failed, every = {}, []

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from d2lpar.footprint import kept
+from d2lpar.shared.footprint import kept
 from zoo import right, wrong
 
 

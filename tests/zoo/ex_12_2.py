@@ -7,7 +7,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from d2lpar.allreduce import ring_allreduce
-from d2lpar.fastest import allreduce
+from d2lpar.allreduce.fastest import allreduce
 from d2lpar.tensor_parallel import Add, ColumnParallel, Enter, Join, own_part
 from zoo import right, wrong
 

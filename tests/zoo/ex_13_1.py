@@ -1,6 +1,6 @@
 """13.1 Within a budget: within(p, m, limit), the text of a schedule."""
 
-from d2lpar.schedule import Action, Schedule, alternate, make, needs
+from d2lpar.pipeline.schedule import Action, Schedule, alternate, make, needs
 from zoo import right, wrong
 
 

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 
 from d2lpar.pipeline import Pipeline, lines
-from d2lpar.schedule import Schedule
+from d2lpar.pipeline.schedule import Schedule
 from zoo import right, wrong
 
 

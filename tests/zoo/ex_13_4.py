@@ -1,7 +1,7 @@
 """13.4 From its text: forecast(text, steps, forward, backward, weight, comm, kept,
 late)."""
 
-from d2lpar.schedule import parse, simulate
+from d2lpar.pipeline.schedule import parse, simulate
 from zoo import right, wrong
 
 

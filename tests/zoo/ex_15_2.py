@@ -1,7 +1,7 @@
 """15.2 The forgotten reduction: forgotten(config, sizes, N, T, counted)."""
 
 from d2lpar.mesh import Mesh
-from d2lpar.mesh_costs import bytes_per_step, numbers, tensors
+from d2lpar.mesh.costs import bytes_per_step, numbers, tensors
 from zoo import right, wrong
 
 AXES = "data", "pipeline", "tensor"

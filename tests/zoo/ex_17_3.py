@@ -5,7 +5,7 @@ import torch.distributed as dist
 
 from d2lpar.allreduce import naive_allreduce, ring_allreduce
 from d2lpar.scatter import all_gather
-from d2lpar.trips import gather_number
+from d2lpar.tensor_parallel.trips import gather_number
 from zoo import right, wrong
 
 

@@ -5,7 +5,7 @@ import torch.distributed as dist
 
 from d2lpar.experts import Exchange, dispatch, start
 from d2lpar.scatter import all_gather, all_to_all
-from d2lpar.trips import wait
+from d2lpar.tensor_parallel.trips import wait
 from zoo import right, wrong
 
 

@@ -5,11 +5,10 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import functional as F
 
-from d2lpar import schedule
 from d2lpar.allreduce import ring_allreduce
-from d2lpar.gpt_parts import blocks_of
 from d2lpar.mesh import Mesh
-from d2lpar.pipeline import Pipeline
+from d2lpar.mesh.gpt_parts import blocks_of
+from d2lpar.pipeline import Pipeline, schedule
 from d2lpar.tensor_parallel import Add, own_part, parallel_mlp
 from zoo import right, wrong
 

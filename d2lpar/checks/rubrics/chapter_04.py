@@ -1,6 +1,6 @@
 """What exercises of chapter 04 share."""
 
-from ...world.engine import UNBATCHED
+from ...report.engine import UNBATCHED
 from .. import requirements as rows
 from ..judging import Requirement
 

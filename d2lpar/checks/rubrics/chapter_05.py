@@ -1,6 +1,6 @@
 """What exercises of chapter 05 share."""
 
-from ...world.cluster import Cluster
+from ...sim.cluster import Cluster
 from .. import signs
 
 SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 11)

@@ -4,7 +4,7 @@ from functools import partial
 
 import torch
 
-from ...world.cluster import Cluster
+from ...sim.cluster import Cluster
 from ..judging import Requirement, on_ranks
 from ..signs import both, either, says, wrong
 

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from ...world.launch import sleep
+from ...launch.run import sleep
 
 
 class Layer(nn.Module):

@@ -4,7 +4,7 @@ from functools import partial
 
 import numpy as np
 
-from ...world.played import Device
+from ...shared.played import Device
 from .. import signs
 from ..judging import Case, Exercise, Requirement, near, numbers, on_ranks
 from ..signs import breaks, wrong

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ...show.units import show_bytes
+from ...report.units import show_bytes
 from .. import signs
 from ..judging import Case, Exercise, Requirement
 from ..signs import both, breaks, wrong

@@ -5,7 +5,7 @@ from itertools import product
 
 import torch
 
-from ...world.played import Wire, put
+from ...shared.played import Wire, put
 from .. import signs
 from ..judging import Case, Exercise, Requirement
 from ..signs import both, breaks, wrong

@@ -6,7 +6,7 @@ from math import ceil
 
 import torch
 
-from ...world.played import Wire, put
+from ...shared.played import Wire, put
 from .. import signs
 from ..judging import Case, Exercise, Requirement, same
 from ..signs import both, breaks, violates, wrong

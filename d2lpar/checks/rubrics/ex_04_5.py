@@ -2,8 +2,8 @@
 
 from functools import partial
 
-from ...world.cluster import Cluster
-from ...world.launch import sleep
+from ...launch.run import sleep
+from ...sim.cluster import Cluster
 from .. import requirements as rows
 from .. import signs
 from ..judging import Case, Exercise, Requirement, near, ranks

@@ -4,7 +4,7 @@ from functools import partial
 
 import torch
 
-from ...world.cluster import Cluster
+from ...sim.cluster import Cluster
 from .. import requirements as rows
 from .. import signs
 from ..judging import Case, Exercise, argument, ranks

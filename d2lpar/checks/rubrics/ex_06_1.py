@@ -4,8 +4,8 @@ from functools import partial
 
 import torch
 
-from ... import costs
-from ...show.units import show_bytes
+from ...allreduce import costs
+from ...report.units import show_bytes
 from .. import requirements as rows
 from .. import signs
 from ..judging import Case, Exercise, Requirement, argument, ranks, same

@@ -6,9 +6,9 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from ...launch.run import run
 from ...messages import exchange
-from ...show.units import show_bytes
-from ...world.launch import run
+from ...report.units import show_bytes
 from ..judging import Case, Exercise, Requirement, on_ranks, ranks
 from ..signs import both, breaks, violates, wrong
 

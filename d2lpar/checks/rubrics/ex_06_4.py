@@ -5,8 +5,8 @@ from contextlib import suppress
 
 import numpy as np
 
-from ... import costs
-from ...show.units import show_bytes
+from ...allreduce import costs
+from ...report.units import show_bytes
 from .. import signs
 from ..judging import NO_NUMBER, Case, Exercise, Requirement, ranks
 from ..signs import both, violates, wrong

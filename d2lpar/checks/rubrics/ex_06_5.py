@@ -4,8 +4,8 @@ import threading
 
 import numpy as np
 
-from ...errors import RankError
-from ...world.limits import end_thread, time_limit
+from ...launch.limits import end_thread, time_limit
+from ...report.errors import RankError
 from ..judging import Attempt, Case, Exercise, words
 from ..signs import both, raises, wrong
 from .candidates import FAULTS, draw

@@ -6,8 +6,7 @@ from itertools import zip_longest
 
 import torch
 
-from ... import costs
-from ...allreduce import ring_allreduce
+from ...allreduce import costs, ring_allreduce
 from .. import requirements as rows
 from .. import signs
 from ..judging import Case, Exercise, Requirement, on_ranks, ranks

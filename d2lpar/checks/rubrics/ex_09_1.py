@@ -6,9 +6,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from ...launch.run import sleep
 from ...parameter_server import serve, work
-from ...world.cluster import Cluster
-from ...world.launch import sleep
+from ...sim.cluster import Cluster
 from .. import requirements as rows
 from .. import signs
 from ..judging import Case, Exercise, on_ranks, ranks

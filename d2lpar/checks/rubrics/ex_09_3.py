@@ -6,7 +6,7 @@ from itertools import product
 
 import torch
 
-from ...costs import ring_cost
+from ...allreduce.costs import ring_cost
 from .. import requirements as rows
 from .. import signs
 from ..judging import Case, Exercise, argument, ranks

@@ -6,7 +6,7 @@ from functools import partial
 import torch
 from torch.nn import functional as F
 
-from ...world.cluster import find_gpu
+from ...sim.cluster import find_gpu
 from .. import requirements as rows
 from .. import signs
 from ..judging import Case, Exercise, Requirement, ranks

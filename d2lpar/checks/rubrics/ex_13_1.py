@@ -6,10 +6,10 @@ from itertools import pairwise
 import torch
 import torch.distributed as dist
 
+from ...launch.run import run, sleep
 from ...pipeline import Pipeline
-from ...schedule import RULES, ScheduleError, parse, simulate
-from ...world.cluster import Cluster
-from ...world.launch import run, sleep
+from ...pipeline.schedule import RULES, ScheduleError, parse, simulate
+from ...sim.cluster import Cluster
 from ..judging import Case, Exercise, Requirement, on_ranks, ranks, same
 from ..signs import both, breaks
 from .chapter_13 import Layer

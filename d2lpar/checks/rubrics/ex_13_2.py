@@ -7,8 +7,8 @@ from functools import partial
 import torch
 
 from ...pipeline import receiver
-from ...schedule import make, parse, play, simulate
-from ...world.cluster import Cluster
+from ...pipeline.schedule import make, parse, play, simulate
+from ...sim.cluster import Cluster
 from .. import requirements as rows
 from .. import signs
 from ..judging import Case, Exercise, ranks

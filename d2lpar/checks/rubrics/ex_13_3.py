@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import nn
 
-from ...schedule import make
+from ...pipeline.schedule import make
 from .. import requirements as rows
 from .. import signs
 from ..judging import Case, Exercise, Requirement, ranks, same

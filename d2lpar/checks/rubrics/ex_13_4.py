@@ -6,7 +6,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from ...schedule import Schedule, make, parse, simulate
+from ...pipeline.schedule import Schedule, make, parse, simulate
 from .. import signs
 from ..judging import NO_NUMBER, Case, Exercise, ranks
 from ..signs import both

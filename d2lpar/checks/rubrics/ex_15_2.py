@@ -3,9 +3,9 @@
 import re
 from functools import partial
 
-from ...gpt_parts import Config
-from ...grid import AXES, Mesh
-from ...mesh_costs import bytes_per_step, numbers, tensors
+from ...mesh.costs import bytes_per_step, numbers, tensors
+from ...mesh.gpt_parts import Config
+from ...mesh.grid import AXES, Mesh
 from .. import signs
 from ..judging import Case, Exercise
 

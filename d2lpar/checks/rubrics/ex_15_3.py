@@ -3,7 +3,7 @@
 import itertools
 from functools import partial
 
-from ...grid import AXES, Mesh
+from ...mesh.grid import AXES, Mesh
 from .. import signs
 from ..judging import Case, Exercise
 

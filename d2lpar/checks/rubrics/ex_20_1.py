@@ -4,7 +4,7 @@ import functools
 from dataclasses import asdict
 
 from ...planning import Model, Plan, cost, plans, predict
-from ...world.cluster import Cluster
+from ...sim.cluster import Cluster
 from ..judging import Case, Exercise, Requirement
 from ..signs import breaks, wrong
 

@@ -6,10 +6,10 @@ from functools import cache, partial
 import torch
 from torch import nn
 
-from ...gpt_parts import blocks_of
-from ...grid import AXES, Mesh, bytes_per_axis
-from ...show.units import show_bytes
-from ...world.cluster import Cluster
+from ...mesh.gpt_parts import blocks_of
+from ...mesh.grid import AXES, Mesh, bytes_per_axis
+from ...report.units import show_bytes
+from ...sim.cluster import Cluster
 from .. import requirements as rows
 from .. import signs
 from ..judging import Case, Exercise, Requirement, same

@@ -8,7 +8,7 @@ from functools import cache, partial
 import torch
 import torch.distributed as dist
 
-from ...show.units import show_bytes
+from ...report.units import show_bytes
 from .. import signs
 from ..judging import Case, Exercise, Requirement, on_ranks, same
 from ..signs import breaks, wrong

@@ -4,14 +4,14 @@ import functools
 
 import torch
 
-from ...gpt_parts import Config
-from ...grid import Mesh
+from ...launch.run import now, run
 from ...mesh import MeshModel
+from ...mesh.gpt_parts import Config
+from ...mesh.grid import Mesh
 from ...planning import Model, Plan, Shares, predict
 from ...planning.times import plain
-from ...show.events import merged
-from ...world.cluster import Cluster
-from ...world.launch import now, run
+from ...report.events import merged
+from ...sim.cluster import Cluster
 from ..judging import Case, Exercise, near
 from ..signs import slips, wrong
 

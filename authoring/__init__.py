@@ -1,0 +1,1 @@
+"""What authors of chapters type: outputs, kept code, numbers in the text, stamps."""

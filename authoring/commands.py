@@ -1,0 +1,111 @@
+"""The commands of those who write chapters."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from d2lpar.cli.console import (
+    Chapters,
+    Refused,
+    Timeout,
+    difference,
+    each,
+    execution_tools,
+    refusing,
+)
+from d2lpar.shared import notebooks
+
+commands = typer.Typer()
+
+
+@commands.command()
+def execute(chapters: Chapters = None, timeout: Timeout = 120.0):
+    """Execute notebooks and write their outputs into them, in normal form."""
+    execution = execution_tools()
+
+    def one(path, on_cell):
+        return execution.rewrite(path, timeout, on_cell)
+
+    each(_writable(chapters), one)
+
+
+@commands.command()
+def sync(chapters: Chapters = None):
+    """Bring code, glossary and minutes into the cells and tables that show them."""
+    from . import glossary, inline_code, minutes
+
+    console = Console(highlight=False, soft_wrap=True)
+    for path in _writable(chapters):
+        notebook = notebooks.read(path)
+        try:
+            changed = inline_code.sync(notebook)
+            changed += glossary.sync(notebook, notebooks.find())
+            exercises = path.parent.parent / "exercises" / path.name
+            if path.parent.name == "chapters" and exercises.is_file():
+                changed += minutes.sync(notebook, notebooks.read(exercises))
+        except ValueError as error:
+            raise Refused(f"{path.name}: {error}") from None
+        for old, new in changed:
+            console.print(Text(difference(old, new, path.name)))
+        if changed:
+            notebooks.write(path, notebook)
+        cells = "1 cell" if len(changed) == 1 else f"{len(changed)} cells"
+        console.print(f"{path.name}: {cells} changed")
+    for path in minutes.tables(notebooks.repository()):
+        console.print(f"{path.name}: minutes changed")
+
+
+def _writable(chapters):
+    """Notebooks of this folder or of the clone, never those of the package."""
+
+    def where():
+        here = notebooks.course()
+        return notebooks.repository() if here == notebooks.installed() else here
+
+    return notebooks.find(chapters or (), ("chapters", "solutions"), where)
+
+
+@commands.command()
+def badges(
+    repo: Annotated[
+        str | None,
+        typer.Option(
+            help="OWNER/NAME on GitHub, the address of any Git repository or of a "
+            "wheel, or pypi:VERSION."
+        ),
+    ] = None,
+    branch: Annotated[str, typer.Option(help="The branch that is opened.")] = "main",
+    digest: Annotated[
+        str | None,
+        typer.Option("--hash", help="A commit, or the SHA-256 of the wheel."),
+    ] = None,
+    remove: Annotated[bool, typer.Option(help="Take address and badges away.")] = False,
+):
+    """Write the address of your course, and badges, into this clone's notebooks."""
+    from . import badges as stamps
+
+    if remove == bool(repo):
+        raise Refused("Give either --repo and an address, or --remove.")
+    with refusing(ValueError):
+        changed = stamps.stamp(repo, branch, digest)
+    print(f"{len(changed)} files changed. Commit them and push.")
+
+
+@commands.command()
+def wheelhouse(
+    to: Annotated[Path, typer.Option(help="The folder.")] = Path("wheelhouse"),
+    torch: Annotated[
+        str | None, typer.Option(help="Torch as well, such as torch==2.13.0.")
+    ] = None,
+):
+    """Fill a folder of wheels, to install the course where there is no network."""
+    from . import wheelhouse as house
+
+    with refusing(RuntimeError):
+        wheels = house.fill(to, notebooks.repository(), torch)
+    size = sum(path.stat().st_size for path in wheels) / 1e6
+    print(f"{to}: {len(wheels)} wheels, {size:.0f} MB. Copy it into the other clone,")
+    print("and type there: make run OFFLINE=1")

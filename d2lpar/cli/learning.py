@@ -1,0 +1,272 @@
+"""The commands of those who learn."""
+
+import importlib.util
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from ..shared import notebooks
+from .console import (
+    LAB,
+    Backend,
+    Chapters,
+    Output,
+    Refused,
+    Timeout,
+    check_folder,
+    done,
+    each,
+    execution_tools,
+    ready,
+    refusing,
+)
+
+commands = typer.Typer()
+
+
+@commands.command()
+def run(
+    chapters: Chapters = None,
+    backend: Annotated[
+        Backend | None,
+        typer.Option(help="Run in this world, not in the one the notebook names."),
+    ] = None,
+    timeout: Timeout = 120.0,
+):
+    """Execute chapters on this machine; a row each, exit 1 if one fails."""
+    environ = dict(os.environ)
+    if backend is not None:
+        environ["D2LPAR_BACKEND"] = backend.value
+    execution, package = execution_tools(), notebooks.installed()
+
+    def one(path, on_cell):
+        folder = scratch if package in path.parents else None
+        return execution.execute(path, environ, timeout, on_cell, folder)
+
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
+        each(notebooks.find(chapters or ()), one)
+
+
+@commands.command()
+def script(
+    chapter: Annotated[str, typer.Argument(help="Number, name or path.")],
+    to: Annotated[
+        Path | None, typer.Option(help="The file; in this folder otherwise.")
+    ] = None,
+):
+    """Write a chapter as a script for torchrun and Slurm."""
+    from . import script as scripts
+
+    [path] = notebooks.find([chapter])
+    to = to or Path(f"{path.stem}.py")
+    check_folder(to)
+    notebook = notebooks.read(path)
+    text = scripts.script(notebook, path.stem)
+    to.write_text(text, encoding="utf-8", newline="\n")
+    print(f"torchrun --nproc-per-node {scripts.ranks(notebook)} {to}")
+
+
+Module = Annotated[
+    bool, typer.Option("-m", "--module", help="SCRIPT is a module's name.")
+]
+
+
+@commands.command(
+    context_settings={"allow_extra_args": True, "allow_interspersed_args": False}
+)
+def simulate(
+    context: typer.Context,
+    path: Annotated[Path, typer.Argument(metavar="SCRIPT", help="A Python file.")],
+    ranks: Annotated[
+        int | None,
+        typer.Option("-n", "--ranks", min=1, help="Those of the cluster, else 4."),
+    ] = None,
+    module: Module = False,
+    cluster: Annotated[
+        str | None, typer.Option(help="Such as 8xA100, or 4x8xH100 for four nodes.")
+    ] = None,
+    network: Annotated[
+        str, typer.Option(help="Between the nodes, per network card.")
+    ] = "100Gb",
+    gloo: Annotated[
+        bool, typer.Option("--gloo", help="Real processes here, measured.")
+    ] = False,
+    timeline: Annotated[
+        Path | None, typer.Option(help="Write it there: .png, .html or .json.")
+    ] = None,
+    output: Annotated[
+        Output, typer.Option(help="The ranks whose printed lines are shown.")
+    ] = Output.all,
+    timeout: Annotated[
+        float, typer.Option(help="Seconds that ranks may take without progress.")
+    ] = 60.0,
+):
+    """Run a script written for torchrun on simulated ranks; its arguments follow."""
+    ready()
+    from . import simulate as simulating
+
+    simulating.check_timeline(timeline)
+    check_folder(timeline)
+    where, count = simulating.cluster_for(cluster, network, ranks, gloo)
+    program = simulating.script(path, context.args, output, count, module=module)
+    with refusing(ValueError, RuntimeError):
+        run, error = simulating.simulate(program, count, where, gloo, timeout)
+    simulating.tell(program, run, error, timeline)
+    if error is not None:
+        raise typer.Exit(130 if isinstance(error, KeyboardInterrupt) else 1)
+
+
+Copy = Annotated[
+    Path | None,
+    typer.Option("--to", help="The folder; in a clone work/, else d2lpar-course/."),
+]
+
+
+@commands.command()
+def course(to: Copy = None):
+    """Lay out a copy of the course to work on, or bring it up to date."""
+    _lay_out(to)
+
+
+@commands.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True}
+)
+def lab(context: typer.Context, to: Copy = None):
+    """Open a copy of the course in JupyterLab, whose options may follow."""
+    ready()
+    if importlib.util.find_spec("jupyterlab") is None:
+        raise Refused(f"JupyterLab is not installed. {LAB}")
+    folder = _lay_out(to).resolve()
+    words = [f"--ServerApp.root_dir={folder}", *context.args]
+    words.append(str(folder / "chapters" / "00_start.ipynb"))
+    try:
+        os.execv(sys.executable, [sys.executable, "-m", "jupyterlab", *words])
+    except OSError as error:
+        raise Refused(f"JupyterLab did not start: {error}.") from None
+
+
+def _lay_out(to):
+    from . import working_copy
+
+    to = to or working_copy.default()
+    try:
+        with refusing(ValueError):
+            print(working_copy.lay_out(to), flush=True)
+    except OSError as error:
+        raise Refused(f"The course cannot be laid out in {to}: {error}.") from None
+    return to
+
+
+@commands.command()
+def doctor(
+    prove: Annotated[
+        bool, typer.Option("--prove", help="Run the course's paths on the GPUs here.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Write the report of --prove there.")
+    ] = None,
+    backend: Annotated[
+        Backend | None, typer.Option(help="Rehearse --prove on the CPU: sim, gloo.")
+    ] = None,
+    ranks: Annotated[str, typer.Option(help="Ranks of a rehearsal.")] = "2,4",
+):
+    """Say what this machine has, what is missing and how to get it."""
+    if prove:
+        return _prove(out, backend, ranks)
+    if out or backend:
+        raise Refused("--out and --backend are options of --prove.")
+    from . import doctor as checks
+
+    findings = checks.examine()
+    Console().print(checks.table(findings))
+    if not checks.can_run(findings):
+        raise typer.Exit(1)
+
+
+def _prove(out, backend, ranks):
+    ready()
+    from . import prove as proving
+
+    check_folder(out)
+    rehearse = backend if backend in (Backend.sim, Backend.gloo) else None
+    with refusing(ValueError):
+        plan = proving.plan(rehearse, ranks)
+    if not plan:
+        raise Refused(proving.NOTHING)
+    console = Console(highlight=False, soft_wrap=True)
+    proofs = list(done(plan, "paths", console))
+    report = proving.report(proofs, rehearse)
+    console.print(Text(report))
+    if out is not None:
+        out.write_text(report, encoding="utf-8")
+    if any(proof.state == proving.FAILED for proof in proofs):
+        raise typer.Exit(1)
+
+
+@commands.command()
+def record(
+    out: Annotated[
+        Path | None, typer.Option(help="The file; else named after the machine.")
+    ] = None,
+    repeats: Annotated[
+        int, typer.Option(min=1, help="Of measuring, then running.")
+    ] = 3,
+    quick: Annotated[bool, typer.Option(help="Less of all, in a minute.")] = False,
+):
+    """Measure this machine and predict its runs; write both into one JSON file."""
+    ready()
+    from . import record as recording
+
+    check_folder(out)
+    os.environ["D2LPAR_PROGRESS"] = "0"  # one bar at a time
+    console, figures = Console(highlight=False), {}
+    for step in done(recording.plan(repeats, quick), "steps", console):
+        recording.bench.add(figures, step)
+    for table in recording.bench.tables(figures):
+        console.print(table)
+    print(recording.write(figures, out))
+
+
+@commands.command()
+def bench(
+    sizes: Annotated[
+        str | None, typer.Option(help="Sizes of tensors, such as 64K,1M,16M.")
+    ] = None,
+    ranks: Annotated[
+        str | None, typer.Option(help="Numbers of processes, such as 2,4.")
+    ] = None,
+    quick: Annotated[bool, typer.Option(help="Less of all, in half a minute.")] = False,
+    nodes: Annotated[
+        bool, typer.Option(help="Only chapter 19's programs, on several nodes.")
+    ] = False,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write the figures there, too.")
+    ] = None,
+):
+    """Measure all-reduces, start-up, simulator and training on this machine."""
+    ready()
+    from .bench import bench as measuring
+    from .bench import several_nodes
+
+    with refusing(ValueError, RuntimeError):
+        if nodes:
+            plan = several_nodes.plan(quick)
+        else:
+            plan = measuring.plan(sizes, ranks, quick)
+    check_folder(json_file)
+    results = {"machine": measuring.machine()}
+    os.environ["D2LPAR_PROGRESS"] = "0"  # one bar at a time
+    console = Console(highlight=False)
+    for figures in done(plan, "steps", console):
+        measuring.add(results, figures)
+    for table in measuring.tables(results):
+        console.print(table)
+    if json_file is not None:
+        json_file.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")

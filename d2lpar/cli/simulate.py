@@ -1,0 +1,220 @@
+"""A learner's own script on simulated ranks, and a short report of what it did."""
+
+import contextlib
+import linecache
+import os
+import sys
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+from ..launch import run as launch
+from ..launch.script.program import Script, play, read, surroundings
+from ..report import player
+from ..report.errors import Interrupted, RankError
+from ..report.places import place
+from ..report.runs import text_table
+from ..report.units import counted, show_bytes, show_seconds
+from ..sim.cluster import Cluster
+from ..sim.patching import patched_environment
+from .console import Refused
+
+ROWS = 12  # lines of the table of calls
+KINDS = ".png", ".html", ".json"  # of files for a timeline
+PAGE = """<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8"><title>{title}</title></head>
+<body>
+{body}
+</body></html>
+"""
+
+
+def script(path, arguments, output, ranks, seed=0, module=False):
+    """The Script for `play`; Refused where there is none or it cannot be compiled.
+
+    `module`: the path is a module's name, as in `python -m`.
+    """
+    folder, package = None, None
+    if module:
+        folder, (path, package) = os.getcwd(), _module(str(path))
+    file = Path(path).absolute()
+    linecache.checkcache(str(file))  # it may be another one than a moment ago
+    try:
+        read(file)
+    except OSError as error:
+        raise Refused(f"The script {path} cannot be read: {error.strerror}.") from None
+    except (SyntaxError, ValueError) as error:
+        where = f"{place((str(file), getattr(error, 'lineno', None) or 0))}"
+        raise Refused(f"{where} is not Python: {error}") from None
+    shown = {"all": range(ranks), "first": range(1), "none": ()}[output]
+    folder = folder or str(file.parent)
+    return Script(
+        str(file), tuple(arguments), frozenset(shown), seed, folder, package or None
+    )
+
+
+def _module(name):
+    """(file, package) of a module found from this folder, which is not executed."""
+    inside, spec = "", None
+    places = [os.getcwd(), *sys.path]
+    for part in [*name.split("."), "__main__"]:
+        if part == "__main__" and places is None:
+            break  # it is no package
+        inside = f"{inside}.{part}".lstrip(".")
+        spec = places and PathFinder.find_spec(inside, places)
+        places = spec and spec.submodule_search_locations
+    if spec is None or not spec.has_location:
+        raise Refused(
+            f"-m asks for a module, and {name} is none in this folder or among the "
+            "installed packages: write its name with dots, without .py."
+        )
+    return spec.origin, spec.parent
+
+
+def cluster_for(spec, network, ranks, gloo):
+    """(Cluster or None, number of ranks) that the options name; Refused if none."""
+    if gloo and spec:
+        raise Refused("--cluster describes simulated GPUs, and --gloo measures here.")
+    if not spec:
+        return None, ranks or 4
+    try:
+        cluster = Cluster.of(spec, network)
+        ranks = ranks or cluster.n
+        cluster.check_world_size(ranks)
+    except ValueError as error:
+        raise Refused(error) from None
+    return cluster, ranks
+
+
+def simulate(program, ranks, cluster=None, gloo=False, timeout=60.0):
+    """(Run, error or None) of a Script; what its ranks print is shown as they do."""
+    virtual = surroundings(program, virtual=True)
+    world = {"world_size": ranks, "backend": "gloo" if gloo else "sim"}
+    with (
+        patched_environment(D2LPAR_LIVE="1", D2LPAR_PROGRESS="0"),
+        contextlib.nullcontext() if gloo else virtual,
+    ):
+        try:
+            options = {"cluster": cluster, "timeout": timeout}
+            return launch.run(play, program, **world, **options), None
+        except (RankError, Interrupted) as error:
+            return error.run, error
+
+
+def failure(error):
+    """What ended the run: the script's own traceback, and a line for every rank."""
+    own = getattr(error.__cause__, "script_traceback", "")
+    kind = type(error).__name__
+    marks = "CUDA", os.path.join("torch", "cuda", ""), "torch.cuda", "SyncBatchNorm"
+    marks += ("FSDP does not support CPU",)
+    hint = f"\n{NOT_PLAYED}" if any(mark in own for mark in marks) else ""
+    return f"{own}{kind}: {error}{hint}"
+
+
+NOT_PLAYED = (
+    "simulate plays GPUs on the host, and this is not among what it plays: CUDA "
+    "kernels and graphs, SyncBatchNorm, NCCL's own functions and FSDP's first version "
+    "(not fully_shard) need real GPUs."
+)
+
+
+def report(run, program):
+    """Seconds, bytes per call, memory, and sentences about what would be different."""
+    lines = [repr(run).splitlines()[0], "", _calls(run, program)]
+    if any(run.peak_memory or ()):
+        lines += ["", _memory(run)]
+    sentences = [w for w in run.warnings if not w.startswith("init_process_group does")]
+    sentences += shared_gpus(run)
+    return "\n".join(lines + [f"Note: {s}" for s in sentences])
+
+
+def _calls(run, program):
+    """A table of the script's communication, by call and line."""
+    found = sorted(run.ledger.by_call().items(), key=lambda item: -item[1][1])
+    if not found:
+        return "The ranks did not communicate."
+    rows = [["call", "line", "calls", "bytes"]]
+    for (kind, (file, line)), (count, size) in found[:ROWS]:
+        near = file.removeprefix(os.path.dirname(program.path) + os.sep)
+        rows.append([kind, place((near, line)), f"{count:,}", show_bytes(size)])
+    rest = [numbers for _, numbers in found[ROWS:]]
+    if rest:
+        calls, size = (sum(column) for column in zip(*rest, strict=True))
+        rows.append([f"{len(rest)} more", "", f"{calls:,}", show_bytes(size)])
+    return text_table(rows)
+
+
+def _memory(run):
+    most, least = max(run.peak_memory), min(run.peak_memory)
+    rank = run.peak_memory.index(most)
+    if most == least:
+        return f"peak memory: {show_bytes(most)} on each rank"
+    return (
+        f"peak memory: {show_bytes(most)} on rank {rank}, at least {show_bytes(least)}"
+    )
+
+
+def shared_gpus(run):
+    """A sentence where ranks of a node have named the same GPU, which hardly is meant.
+
+    Ranks that have named several, or none, are left out.
+    """
+    per_node = (run.cluster and run.cluster.per_node) or run.world_size
+    users = {}
+    for rank, named in enumerate(run.results):
+        if named is not None and len(named) == 1:
+            users.setdefault((rank // per_node, named[0]), []).append(rank)
+    for (_, index), ranks in users.items():
+        if len(ranks) > 1:
+            return [
+                f"{counted(len(ranks), 'rank')} of one node use cuda:{index}, and its "
+                'other GPUs are idle: call torch.cuda.set_device(int(os.environ["'
+                'LOCAL_RANK"])) before "cuda".'
+            ]
+    return []
+
+
+def tell(program, run, error, path=None):
+    """Print how the run went; its timeline goes into the file, else onto the screen."""
+    print(flush=True)
+    if error is not None:
+        print(failure(error), file=sys.stderr, flush=True)
+    if run is None:
+        return
+    print(f"{report(run, program)}\n")
+    if path:
+        print(write_timeline(run, path))
+    elif len(run.timeline):
+        print(run.timeline)
+
+
+def check_timeline(path):
+    """Refused where a timeline cannot be written into such a file."""
+    if path is not None and path.suffix not in KINDS:
+        raise Refused(f"--timeline writes {', '.join(KINDS)}, not {path.name}.")
+
+
+def write_timeline(run, path):
+    """The file holds the picture, the player or the trace; gives what to say."""
+    line, cut = run.timeline, ""
+    if path.suffix == ".json":
+        line.to_chrome_trace(path)
+    elif path.suffix == ".png":
+        figure = line.plot()
+        getattr(figure, "figure", figure).savefig(path, dpi=150)
+    else:
+        if len(line) > player.MOST_EVENTS:
+            end = line.events[player.MOST_EVENTS].start
+            line, cut = line.between(0.0, end), f", the first {show_seconds(end)}"
+        _write_page(line, path)
+    return f"timeline: {path}{cut}"
+
+
+def _write_page(line, path):
+    body = line.play()._repr_mimebundle_()[0]["text/html"]
+    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        text = PAGE.format(title=path.stem, body=body)
+        draft.write_text(text, encoding="utf-8")
+        os.replace(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)

@@ -1,0 +1,173 @@
+"""Executes a script on a rank, as if torchrun had started it there.
+
+In the simulator ranks are threads: what they have to share is prepared once, by
+`surroundings` around the run; a rank that is a process prepares its own.
+"""
+
+import contextlib
+import random
+import sys
+import traceback
+import types
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from ...report.engine import _OURS
+from ...report.threads import users_part
+from ...sim.patching import patched
+from ...sim.torch_private import current_engine
+from .adapted import changes
+from .belongings import Belongings, LocalModules
+from .clocks import built_in
+from .played_gpus import OnHost, PlayedGpus
+
+_local = None  # the LocalModules of the script that this process executes
+
+
+class Script(NamedTuple):
+    """A file and its arguments; `shown`: the ranks that print; `seed` of rank 0.
+
+    Its own modules are in `folder`; `package`: the one that it is a module of, or None.
+    """
+
+    path: str
+    arguments: tuple
+    shown: frozenset
+    seed: int
+    folder: str
+    package: str | None = None
+
+
+def read(path):
+    """The code of a script; raises OSError or SyntaxError."""
+    with open(path, "rb") as file:
+        return compile(file.read(), path, "exec", dont_inherit=True)
+
+
+@contextlib.contextmanager
+def surroundings(script, virtual):
+    """Inside, this process executes the script; `virtual`: on the ranks' clocks."""
+    global _local
+    kept = list(sys.argv), sys.stderr, list(sys.path)
+    try:
+        with (
+            patched(*changes()),
+            LocalModules(script.folder, built_in(virtual)) as _local,
+        ):
+            yield
+    finally:
+        _local = None
+        sys.argv, sys.stderr, sys.path[:] = kept
+
+
+def play(script):
+    """Execute the script on this rank; gives the numbers of the GPUs it has named.
+
+    It ends as Python would: `sys.exit()` and `sys.exit(0)` are no failures.  An
+    exception carries the script's own traceback as text, `script_traceback`.
+    """
+    engine = current_engine()
+    engine.gpus = PlayedGpus(engine)
+    with contextlib.ExitStack() as stack:
+        if _local is None:
+            stack.enter_context(surroundings(script, virtual=False))
+        stack.enter_context(_own(engine, script))
+        stack.enter_context(OnHost(engine.gpus))
+        stack.callback(engine.gpus.settle)
+        _seed(script.seed + engine.rank)
+        try:
+            _execute(script.path, engine.gpus.at_exit)
+        except Exception as error:
+            with contextlib.suppress(AttributeError):
+                error.script_traceback = _as_text(error)
+            raise
+    return sorted(engine.gpus.used)
+
+
+def _execute(path, at_exit):
+    try:
+        exec(read(path), vars(sys.modules["__main__"]))
+    except SystemExit as end:
+        if end.code not in (None, 0):
+            raise
+    while at_exit:
+        at_exit.pop()()
+
+
+def _as_text(error):
+    """The traceback from the script's first line on, without what is the course's."""
+    trace = users_part(error.__traceback__)
+    told = part = traceback.TracebackException(type(error), error, trace)
+    while part is not None:
+        part.stack[:] = [f for f in part.stack if not f.filename.startswith(_OURS)]
+        part = part.__cause__ or part.__context__
+    return "".join(told.format())
+
+
+def _seed(seed):
+    """Ranks draw different numbers until the script seeds them, as processes do."""
+    torch.manual_seed(seed)
+    np.random.seed(seed % 2**32)
+    random.seed(seed)
+
+
+@contextlib.contextmanager
+def _own(engine, script):
+    """Inside, this rank has its own `__main__`, arguments and prefixed output."""
+    main = types.ModuleType("__main__")
+    vars(main).update(__file__=script.path, __builtins__=_local.builtins)
+    vars(main).update(__package__=script.package)
+    argv = [script.path, *script.arguments]
+    out, errors = (_Prefixed(s, script.shown) for s in (sys.stdout, sys.stderr))
+    mine, usual = Belongings(_local, main, argv, errors), sys.stdout
+    mine.resume()
+    sys.stdout = out
+    engine.belongings.append(mine)
+    try:
+        yield
+    finally:
+        out.finish(), errors.finish()
+        if sys.stdout is out:
+            sys.stdout = usual
+        engine.belongings.remove(mine)
+        mine.pause()
+
+
+class _Prefixed:
+    """A stream whose lines begin with the rank that writes; of ranks that are shown.
+
+    Ranks that are threads may share it, as the handlers of `logging` do.
+    """
+
+    def __init__(self, usual, shown):
+        self._usual, self._shown, self._rests = usual, shown, {}
+
+    def write(self, text):
+        engine = current_engine()
+        if engine is None:  # a thread of the script's own
+            return self._usual.write(text)
+        if (rank := engine.rank) in self._shown:
+            *lines, rest = (self._rests.get(rank, "") + text).split("\n")
+            self._rests[rank] = _last_look(rest)
+            for line in lines:
+                self._usual.write(f"[rank {rank}] {_last_look(line).rstrip()}\n")
+        return len(text)
+
+    def writelines(self, lines):
+        for line in lines:
+            self.write(line)
+
+    def finish(self):
+        """What is not yet a line is written as one."""
+        if self._rests.get(current_engine().rank):
+            self.write("\n")
+
+    def __getattr__(self, name):
+        return getattr(self._usual, name)
+
+
+def _last_look(line):
+    """Of a line that was overwritten, such as a bar that moves, what was seen last."""
+    return line[line.rstrip("\r").rfind("\r") + 1 :]

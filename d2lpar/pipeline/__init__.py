@@ -1,0 +1,14 @@
+"""Pipelines: every rank has some layers, and micro-batches flow through all of them.
+
+`schedule` says who does what in which order, `execution` does it; `delayed` splits the
+backward pass in two, `replicated` sums over the two copies of DualPipe's stages.
+"""
+
+from .execution import (
+    Mail,
+    PipeDream,
+    Pipeline,
+    lines,
+    receiver,
+    stages_by_number,
+)

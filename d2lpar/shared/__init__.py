@@ -1,0 +1,4 @@
+"""What several chapters and rooms use: data, models, notebooks as files, copies.
+
+Imports nothing else of this package.
+"""

@@ -1,0 +1,212 @@
+"""Who sends to whom: pairs messages with receives and gathers collectives, in `sim`.
+
+A receive takes the oldest message that fits (group, receiver, tag, and sender unless
+any will do); a message takes the oldest receive.  This is MPI's order.
+"""
+
+import itertools
+from collections import defaultdict
+
+from ..report import explain
+from ..report.calls import cost_of, disagreement, part_of, reduced
+from ..report.engine import Status, waiting
+from .network import Network, SharedNetwork
+from .torch_private import copy_raw, raw_tensors
+
+EAGER = 65536  # bytes: with `buffered`, a smaller message leaves without its receive
+
+
+class Matching:
+    """Posts of all ranks, in the order of virtual time."""
+
+    def __init__(self, sim, buffered):
+        self.sim, self.buffered = sim, buffered
+        self.network = Network(sim.cluster, sim.at)
+        if sim.cluster.measured:
+            self.network = SharedNetwork(sim.cluster, sim.at, sim.cores)
+        self._groups = {}  # (name, ranks) of a group -> its number
+        self._sends, self._receives = defaultdict(list), defaultdict(list)
+        self._joined = {}
+        self._ids = itertools.count(1)
+
+    def number_of(self, name, ranks):
+        """A number for a group, the same for all its ranks."""
+        return self._groups.setdefault((name, ranks), len(self._groups))
+
+    # messages
+
+    def send(self, now, group, call):
+        """A rank has begun this send at virtual time `now`."""
+        message = _Message(next(self._ids), call)
+        if self.buffered and message.nbytes <= EAGER:
+            with raw_tensors():
+                message.data = call.inputs[0].clone()
+            self.sim.complete(call, now)
+            self._travel(now, message)
+        key = (group, call.peer, call.tag)
+        waiting = self._receives[key]
+        for i, receive in enumerate(waiting):
+            if receive.peer is None or receive.peer == call.rank:
+                del waiting[i]
+                return self._meet(now, message, receive)
+        self._sends[key].append(message)
+
+    def receive(self, now, group, call):
+        """A rank has begun this receive at virtual time `now`."""
+        key = (group, call.rank, call.tag)
+        waiting = self._sends[key]
+        for i, message in enumerate(waiting):
+            if call.peer is None or call.peer == message.send.rank:
+                del waiting[i]
+                return self._meet(now, message, call)
+        self._receives[key].append(call)
+
+    def _meet(self, now, message, receive):
+        sent = message.send
+        a, b = sent.inputs[0], receive.outputs[0]
+        if a.dtype != b.dtype or a.numel() != b.numel():
+            self._disagree(sent, receive, explain.ENDS_DIFFER)
+        message.receive, receive.source = receive, sent.rank
+        if message.data is None:
+            self._travel(now, message)
+        elif message.arrived is not None:
+            self._deliver(message, max(now, message.arrived))
+
+    def _travel(self, now, message):
+        call = message.send
+
+        def arrived(start, stop):
+            message.start, message.arrived = start, stop
+            if message.receive is not None:
+                self._deliver(message, stop)
+
+        ends = [] if message.data is not None else [call, message.receive]
+        self.network.message(now, call.rank, call.peer, message.nbytes, ends, arrived)
+
+    def _deliver(self, message, finish):
+        send, receive, data = message.send, message.receive, message.data
+        copy_raw(send.inputs[0] if data is None else data, receive.outputs[0])
+        a, b, engines = send.rank, receive.rank, self.sim.engines
+        what, part = (message.start, message.arrived, message.nbytes, 0), message.part
+        for call, peer in ((send, b), (receive, a)):
+            about = peer, message.id, call.where, call.label, part
+            engines[call.rank].record(call.kind, call.kind, *what, *about)
+        self.sim.complete(receive, finish)
+        if data is None:
+            self.sim.complete(send, finish)
+
+    def left_over(self):
+        """Are there sends or receives that nothing has met?"""
+        return any(self._sends.values()) or any(self._receives.values())
+
+    # collectives
+
+    def join(self, now, group, call):
+        """A rank has begun this collective at virtual time `now`."""
+        calls = self._joined.setdefault((group, call.seq), {})
+        self._check(calls, call)
+        calls[call.index] = call
+        if len(calls) < len(call.ranks):
+            return
+        del self._joined[group, call.seq]
+        calls = [calls[i] for i in range(len(calls))]
+        cost = _joint_cost(calls)
+
+        def done(start, stop):
+            with raw_tensors():
+                perform(calls)
+            for each in calls:
+                size = sum(tensor.nbytes for tensor in each.outputs)
+                engine = self.sim.engines[each.rank]
+                about = {"where": each.where, "label": each.label}
+                engine.record("comm", call.kind, start, stop, size, **about)
+                self.sim.complete(each, stop)
+
+        self.network.collective(now, cost, calls, done)
+
+    def _check(self, calls, call):
+        """Raise MismatchError where this call does not fit those already there."""
+        mine = call.index
+        rooted = call.kind in ("gather", "scatter")
+        if call.kind == "all_to_all" or (rooted and call.root == call.rank):
+            compared = list(calls)
+        else:
+            root = call.ranks.index(call.root) if rooted else None
+            first = next(iter(calls), None)
+            compared = [i for i in dict.fromkeys([first, root]) if i in calls]
+        for other in compared:
+            metas = {other: calls[other].meta, mine: call.meta}
+            if disagreement(metas):
+                self._disagree(calls[other], call)
+
+    def _disagree(self, first, second, why=""):
+        statuses = [
+            Status(call.rank, "running", waiting(call)) for call in (first, second)
+        ]
+        self.sim.fail(explain.mismatch(*statuses, why, self.sim.statuses()))
+        self.sim.check()
+
+
+class _Message:
+    __slots__ = ("id", "send", "nbytes", "receive", "data", "start", "arrived", "part")
+
+    def __init__(self, id, send):
+        self.id, self.send, self.nbytes = id, send, send.inputs[0].nbytes
+        self.receive = self.data = self.start = self.arrived = None
+        self.part = part_of(send.inputs[0])
+
+
+def _joint_cost(calls):
+    """The cost that times the call: of one rank, or the largest of each step."""
+    n, first = len(calls), calls[0]
+    root = None if first.root is None else first.ranks.index(first.root)
+    which = range(n) if first.kind == "all_to_all" else [root or 0]
+    costs = [cost_of(calls[i].meta, n, i, root) for i in which]
+    if len(costs) == 1:
+        return costs[0]
+    steps = tuple(max(sizes) for sizes in zip(*(c.steps for c in costs), strict=True))
+    return costs[0]._replace(sends=(), steps=steps)
+
+
+def perform(calls):
+    """Write every rank's outputs of a collective; `calls` in group order."""
+    kind, first = calls[0].kind, calls[0]
+    if all(x.is_meta for call in calls for x in (*call.inputs, *call.outputs)):
+        return  # they have no values, and n ranks would copy n blocks each
+    root = None if first.root is None else first.ranks.index(first.root)
+    if kind in ("all_reduce", "reduce"):
+        for i in range(len(first.inputs)):
+            total = reduced([call.inputs[i] for call in calls], first.op)
+            for r, call in enumerate(calls):
+                if root is None or r == root:
+                    copy_raw(total, call.outputs[i])
+    elif kind == "reduce_scatter":
+        for r, call in enumerate(calls):
+            total = reduced([other.inputs[r] for other in calls], first.op)
+            copy_raw(total, call.outputs[0])
+    else:
+        pairs = _copies(kind, calls, root)
+        for target, source in [(target, x.clone()) for target, x in pairs]:
+            copy_raw(source, target)
+
+
+def _copies(kind, calls, root):
+    """(target, source) of the collectives that only move data."""
+    if kind == "broadcast":
+        for call in calls:
+            if call.rank != calls[root].rank:
+                yield from zip(call.outputs, calls[root].inputs, strict=True)
+    elif kind == "all_gather":
+        for call in calls:
+            for r, target in enumerate(call.outputs):
+                yield target, calls[r].inputs[0]
+    elif kind == "gather":
+        for r, target in enumerate(calls[root].outputs):
+            yield target, calls[r].inputs[0]
+    elif kind == "scatter":
+        for r, call in enumerate(calls):
+            yield call.outputs[0], calls[root].inputs[r]
+    elif kind == "all_to_all":
+        for r, call in enumerate(calls):
+            for s, target in enumerate(call.outputs):
+                yield target, calls[s].inputs[r]
