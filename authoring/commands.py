@@ -24,10 +24,11 @@ commands = typer.Typer()
 @commands.command()
 def execute(chapters: Chapters = None, timeout: Timeout = 120.0):
     """Execute notebooks and write their outputs into them, in normal form."""
-    execution = execution_tools()
+    execution_tools()
+    from . import outputs
 
     def one(path, on_cell):
-        return execution.rewrite(path, timeout, on_cell)
+        return outputs.rewrite(path, timeout, on_cell)
 
     each(_writable(chapters), one)
 

@@ -14,6 +14,7 @@ import patient_kernels
 import pytest
 from PIL import Image
 
+from authoring import outputs
 from conftest import ROOT
 from d2lpar.cli import execution
 from d2lpar.launch import progress
@@ -306,7 +307,7 @@ def executed(tmp_path_factory):
     patch.setenv("D2LPAR_BACKEND", "gloo")
     outcomes, texts = [], []
     for _ in range(2):
-        outcomes.append(execution.rewrite(path))
+        outcomes.append(outputs.rewrite(path))
         texts.append(path.read_bytes())
     patch.undo()
     return path, outcomes, texts
@@ -343,7 +344,7 @@ def test_a_failing_notebook_is_not_overwritten(tmp_path, source, tags, expected)
     path = tmp_path / "x.ipynb"
     notebooks.write(path, book(code("y = 1"), code(source, tags=tags, count=2)))
     before = path.read_bytes()
-    outcome = execution.rewrite(path, timeout=2)
+    outcome = outputs.rewrite(path, timeout=2)
     assert expected in str(outcome.failure)
     assert path.read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == ["x.ipynb"]

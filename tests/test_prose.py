@@ -8,9 +8,8 @@ import prose_rules
 import pytest
 from test_notebooks import book, code, stream
 
-from authoring import prose
+from authoring import outputs, prose
 from conftest import ROOT
-from d2lpar.cli import execution
 from d2lpar.shared import notebooks
 
 CHAPTERS = sorted(ROOT.glob("chapters/*.ipynb"))
@@ -111,7 +110,7 @@ def chapter(said, word="twice"):
 def test_execution_brings_the_text_up_to_date(tmp_path):
     path = tmp_path / "x.ipynb"
     notebooks.write(path, chapter(41))
-    outcome = execution.rewrite(path)
+    outcome = outputs.rewrite(path)
     assert outcome.failure is None
     assert outcome.news == ['"It takes 41 us, twice as long.": 41 became 42']
     assert "It takes 42 us<!-- x -->" in notebooks.read(path)["cells"][1]["source"]
@@ -122,7 +121,7 @@ def test_execution_writes_nothing_where_a_word_is_wrong(tmp_path):
     path = tmp_path / "x.ipynb"
     notebooks.write(path, chapter(42, word="three times"))
     before = path.read_bytes()
-    outcome = execution.rewrite(path)
+    outcome = outputs.rewrite(path)
     assert outcome.failure.cell == 1
     assert "three times as long" in str(outcome.failure)
     assert "x / 21 is 2" in str(outcome.failure)

@@ -15,8 +15,6 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernel
 from traitlets import Type
 from traitlets.config import Config
 
-from authoring import prose
-
 from ..shared import notebooks
 
 OVERRIDES = ("D2LPAR_BACKEND", "D2LPAR_RANKS")
@@ -49,15 +47,13 @@ class Outcome:
     news: list = field(default_factory=list)
 
 
-def execute(
-    path, environ=None, timeout=120.0, on_cell=None, folder=None, numbers=False
-):
+def execute(path, environ=None, timeout=120.0, on_cell=None, folder=None, reader=None):
     """Run every cell in a fresh kernel of this Python, in the notebook's folder.
 
     The file is not changed.  `environ` is the kernel's environment, `timeout` the
     seconds a cell may take.  `on_cell()` is called after every code cell.  `folder` is
-    where the kernel works, if not beside the notebook.  With `numbers`, those that the
-    text binds to the cells above are brought up to date (see `prose`).
+    where the kernel works, if not beside the notebook.  `reader` makes, of the client,
+    what reads the text behind each code cell; authors bring its numbers up to date.
     """
     path = Path(path).resolve()
     environ = dict(os.environ if environ is None else environ)
@@ -67,29 +63,13 @@ def execute(
     node = nbformat.from_dict(source | {"nbformat": 4, "nbformat_minor": 5})
     start = time.perf_counter()
     client = _client(node, folder or path.parent, timeout)
-    reader = _Reader(client) if numbers else None
+    reader = reader and reader(client)
     failure = _run_cells(client, environ, on_cell, reader)
     seconds = time.perf_counter() - start
     # nbclient adds to the node, so it is the node that holds the outputs
     executed = notebooks.plain(node)
     news = reader.news if reader else []
     return Outcome(path, seconds, world(source, environ), failure, executed, news)
-
-
-def rewrite(path, timeout=120.0, on_cell=None):
-    """The file holds the outputs of an execution in the worlds that it names itself.
-
-    Numbers in the text are what the cells compute.  Nothing is written where a cell
-    fails, or where a sentence is wrong in words.  Returns the outcome.
-    """
-    environ = {k: v for k, v in os.environ.items() if k not in OVERRIDES}
-    outcome = execute(path, environ, timeout, on_cell, numbers=True)
-    if outcome.failure is None:
-        before = notebooks.read(path)
-        after = notebooks.normalise(outcome.notebook, before)
-        after["metadata"]["d2lpar"] = {"torch": torch_version()}
-        notebooks.write(path, after)
-    return outcome
 
 
 def torch_version():
@@ -169,29 +149,6 @@ def _client(node, folder, timeout):
         extra_arguments=["--IPKernelApp.log_level=ERROR"],
         resources={"metadata": {"path": str(folder)}},
     )
-
-
-class _Reader:
-    """Compares the text below a code cell with what the kernel knows by then."""
-
-    def __init__(self, client):
-        self.client, self.news, self.complaints = client, [], []
-        self.after = prose.after(client.nb.cells)
-
-    def read(self, number):
-        """Bring the texts behind code cell `number` up to date, or complain."""
-        cells = [self.client.nb.cells[place] for place in self.after[number - 1]]
-        sources = [cell.source for cell in cells]
-        asked = prose.question(sources)
-        if not asked:
-            return
-        sent = self.client.kc.execute("", silent=True, user_expressions=asked)
-        reply = self.client.wait_for_reply(sent)
-        texts, complaints, news = prose.judged(sources, reply)
-        for cell, text in zip(cells, texts, strict=True):
-            cell.source = text
-        self.news += news
-        self.complaints += [(number, text) for text in complaints]
 
 
 def _run_cells(client, environ, on_cell, reader=None):
