@@ -85,7 +85,8 @@ def rewrite(path, timeout=120.0, on_cell=None):
     if outcome.failure is None:
         before = notebooks.read(path)
         after = notebooks.normalise(outcome.notebook, before)
-        after["metadata"]["d2lpar"] = {"torch": torch_version()}
+        recorded = {"torch": torch_version(), "processor": processor()}
+        after["metadata"]["d2lpar"] = recorded
         notebooks.write(path, after)
     return outcome
 
@@ -95,6 +96,16 @@ def torch_version():
     from importlib.metadata import version
 
     return version("torch").split("+")[0]
+
+
+def processor():
+    """The model, and the instructions that torch's kernels use: "AMD EPYC, AVX2"."""
+    import torch
+
+    from ..world import conditions
+
+    kernels = torch.backends.cpu.get_cpu_capability()
+    return f"{conditions.processor_name()}, {kernels}"
 
 
 def world(notebook, environ):
