@@ -16,6 +16,7 @@
 #   make browse   open every page of both in Chromium; none may ask another host
 #   make mutants  try whether the checks reject every small fault in the official answers
 #   make gpus     every cell and every proven path on GPUs that are only pretended
+#   make portable  chapters and unit tests with other kernels of torch, on 1 and 2 threads
 #   make newest   make test with the newest torch, in an environment of its own
 #   make colab    try the course with Colab's versions; needs Python 3.13
 #
@@ -24,6 +25,7 @@
 # BENCH="--quick" and other options are for bench.  OFFLINE=1 installs from the folder
 # wheelhouse/ alone; WHEELHOUSE_TORCH=1 puts torch into that folder, too.
 # EXERCISES="05.3" limits mutants to some exercises.
+# SETTINGS="avx2-1" limits portable to some kernels and numbers of threads.
 # SITE_URL="https://..." tells the pages of `site` where they will be published.
 
 PYTHON ?= python3
@@ -35,6 +37,7 @@ CHAPTERS ?=
 EXERCISES ?=
 BENCH ?=
 SITE_URL ?=
+SETTINGS ?= default-1 default-2 avx2-1 avx2-2 avx512-1 avx512-2
 WORKERS ?= $(shell $(PYTHON) -c "import os; print(min(8, 2 * os.cpu_count()))")
 EXTRAS = lab,test
 OFFLINE ?=
@@ -49,6 +52,10 @@ SITE := $(VENV)/site
 # Tests that take seconds.
 QUICK = $(addprefix tests/test_,$(addsuffix .py,repository workflow inline_code timeline runs \
     cluster costs schedule footprint catalogue badges messages gantt data model_zoo))
+# Tests of files, which compute no floats: `portable` leaves them out.
+OF_FILES = $(addprefix --ignore=tests/test_,$(addsuffix .py,assign badges containers \
+    first_cell gradebook packaging repository site site_built slurm wheelhouse workflow \
+    working_copy))
 NOTEBOOKS = $(wildcard chapters/*.ipynb solutions/*.ipynb)
 # On processes these would run as they run anyway: 01 to 03 start no ranks, and 16 says in
 # which world they are.
@@ -77,7 +84,7 @@ PLAIN = env -u D2LPAR_BACKEND -u D2LPAR_RANKS D2LPAR_PROGRESS=0 $(HERE)
 units notebooks processes gpus: export OMP_WAIT_POLICY = passive
 
 .PHONY: run lab test ready quick lint units mutants coverage notebooks processes newest bench execute sync exercises setup
-.PHONY: soak gpus wheelhouse site slides browse colab
+.PHONY: soak gpus wheelhouse site slides browse colab portable
 .DEFAULT_GOAL := run
 
 run: setup
@@ -143,7 +150,7 @@ lint: setup
 # Among them are the answers of the zoo: to judge them takes processors, most others wait.
 units:
 	@echo "== unit tests, and answers to the exercises, judged"
-	@$(PLAIN) $(PYTEST) -n $(WORKERS) --dist worksteal --durations=20 tests
+	@$(PLAIN) $(PYTEST) -n $(WORKERS) --dist worksteal --durations=20 $(LEFT_OUT) tests
 
 # Half an hour; not a part of `make test`, which tries one of each exercise.
 mutants: setup
@@ -179,6 +186,29 @@ coverage: ready
 	@$(PIP) -q "pytest-cov>=5.0"
 	@$(PLAIN) $(PYTEST) -n $(WORKERS) --dist worksteal --cov=d2lpar \
 	    --cov-report=term tests
+
+# No output shows on which processor it was made: notebooks, compared, and the unit tests
+# with PyTorch's plain kernels and with those for AVX2 and AVX-512, on one thread and two.
+portable: CAN = $(BIN)/python -c "import torch; print(torch.backends.cpu.get_cpu_capability())"
+portable: ready
+	@mkdir -p build/portable; can=$$(env -u ATEN_CPU_CAPABILITY $(CAN)); failed=; \
+	for setting in $(SETTINGS); do \
+	    kernels=$${setting%-*}; threads=$${setting#*-}; log=build/portable/$$setting.txt; \
+	    case "$$kernels on $$can" in \
+	        default*) mkl=COMPATIBLE ;; \
+	        "avx2 on AVX"*|"avx512 on AVX512") mkl= ;; \
+	        *) echo "left out, because torch has only $$can here" > $$log; continue ;; \
+	    esac; \
+	    echo "== $$setting"; \
+	    env ATEN_CPU_CAPABILITY=$$kernels $${mkl:+MKL_CBWR=$$mkl} \
+	        OMP_NUM_THREADS=$$threads MKL_NUM_THREADS=$$threads $(MAKE) --keep-going \
+	        --no-print-directory notebooks units LEFT_OUT="$(OF_FILES)" > $$log 2>&1 || \
+	        { failed="$$failed $$setting"; cat $$log; }; \
+	done; \
+	for setting in $(SETTINGS); do \
+	    echo "$$setting:" $$(grep -hE "passed.* in [0-9]|failed.* in [0-9]|left out" build/portable/$$setting.txt); \
+	done; \
+	test -z "$$failed" || { echo "Red:$$failed"; exit 1; }
 
 newest:
 	@test -x $(VENV)/newest/bin/python || $(PYTHON) -m venv $(VENV)/newest

@@ -8,7 +8,8 @@ they run, so another torch may give other virtual times.  There the cells are ex
 and their assertions count.
 
 Where outputs are compared, so are the numbers in the text that `authoring.prose`
-binds to the cells above them.
+binds to the cells above them.  If one differs all the same, the message begins with
+where it was recorded.
 """
 
 import json
@@ -78,8 +79,13 @@ def _about_gpus(notebook):
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item):
     """A cell passes if the text up to the next one says what the kernel knows."""
-    result = yield
     notebook = getattr(item.parent, "nb", None)
+    try:
+        result = yield
+    except Exception as error:
+        if notebook is not None and str(error) == "Cell outputs differ":
+            error.args = (f"{_where_recorded(notebook)}\n{error}",)
+        raise
     if notebook is not None and _compares(item, notebook):
         wrong = _wrong_sentences(item, notebook)
         if wrong:
@@ -87,6 +93,16 @@ def pytest_runtest_call(item):
                 "The text below it says otherwise:\n" + "\n".join(wrong)
             )
     return result
+
+
+def _where_recorded(notebook):
+    processor = (
+        notebook["metadata"].get("d2lpar", {}).get("processor", "an unknown processor")
+    )
+    return (
+        f"These outputs were recorded with torch {recorded_with(notebook)} on "
+        f"{processor}, and are compared as text: another processor may round otherwise."
+    )
 
 
 def _compares(item, notebook):

@@ -2,7 +2,7 @@
 
 import os
 
-from d2lpar.cli.execution import OVERRIDES, execute, torch_version
+from d2lpar.cli.execution import OVERRIDES, execute, processor, torch_version
 from d2lpar.shared import notebooks
 
 from . import prose
@@ -19,7 +19,8 @@ def rewrite(path, timeout=120.0, on_cell=None):
     if outcome.failure is None:
         before = notebooks.read(path)
         after = notebooks.normalise(outcome.notebook, before)
-        after["metadata"]["d2lpar"] = {"torch": torch_version()}
+        recorded = {"torch": torch_version(), "processor": processor()}
+        after["metadata"]["d2lpar"] = recorded
         notebooks.write(path, after)
     return outcome
 

@@ -20,6 +20,11 @@ PRIVATE = re.compile(
 )
 SHELL = re.compile(r"^\s*([\w, ]+=\s*)?!|^%%|\bget_ipython\(\)\.system", re.MULTILINE)
 MEASURES = re.compile(r"gloo|nccl|perf_counter|Timer|doctor|timeit|time\.time")
+NUMBER = re.compile(
+    r"(?P<bound>\b(?:below|within|under|at most|to) |< )?"
+    r"(?<![\w.])(?P<digits>\d+(?:\.\d*)?)(?:e[-+]?\d+)?"
+)
+FLOATS = re.compile(r"tensor\([^()]*\d[.e]")
 MAX_BYTES = 1_000_000
 MAX_WIDTH = 760  # pixels; a phone shows half of them
 
@@ -160,6 +165,32 @@ def pictures(cell, number):
             yield f"it shows a picture and has no tag {IGNORE}"
 
 
+def rounding(cell, number):
+    """What is compared does not show in which order a processor adds.
+
+    A difference is printed as a bound that the cell asserts ("below 1e-12"), a float
+    with digits that no order moves.
+    """
+    if IGNORE in tags(cell):
+        return
+    text = "\n".join(_texts(cell["outputs"]))
+    for found in NUMBER.finditer(text):
+        shown = found.group().removeprefix(found["bound"] or "")
+        if 0 < float(shown) < 1e-9 and not found["bound"]:
+            yield f"it shows rounding, {shown}: assert a bound, and print that"
+        if "." in shown and len(found["digits"].replace(".", "").lstrip("0")) >= 13:
+            yield f"it shows every digit of a float, {shown}: print fewer"
+    if FLOATS.search(text):
+        yield "it shows a tensor of floats: print a list, rounded where it was computed"
+
+
+def _texts(outputs):
+    for output in outputs:
+        data = output.get("data", {})
+        yield from (text for kind, text in data.items() if kind.startswith("text/"))
+        yield output.get("text", "") + output.get("evalue", "")
+
+
 def ignored(cell, number):
     """Only pictures, widgets and measured times are left uncompared."""
     if IGNORE not in tags(cell):
@@ -190,7 +221,7 @@ def mixed(cell, number):
 
 RULES = (
     count, empty, errors, private, length, semicolon, shell, widgets, pictures,
-    ignored, steering, mixed,
+    rounding, ignored, steering, mixed,
 )  # fmt: skip
 
 

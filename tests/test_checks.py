@@ -533,6 +533,16 @@ def test_equality_is_strict_in_kind_and_shape():
     assert same({"a": 1}, {"a": 1}) and not same({"a": 1}, {"b": 1})
 
 
+def test_equality_does_not_depend_on_the_order_of_a_sum():
+    """1 - 1 + 1e-7 has lost nine digits, and another order loses others."""
+    true = torch.tensor([1.0, 1e-7], dtype=torch.float64)
+    moved = torch.tensor([0.0, 2e-15], dtype=torch.float64)
+    assert judging.same(true + moved, true) and judging.same(true - moved, true)
+    assert not judging.same(true + 1e5 * moved, true)
+    assert not judging.same(true[1:] + moved[1:], true[1:])  # nothing cancels there
+    assert judging.same(true / 0, true / 0)
+
+
 # What is judged, and which call is shown
 
 

@@ -90,7 +90,9 @@ def trained(kind, N, model, net, run):
         for i in range(len(model.layers)):
             model.layers[i].requires_grad_(first + i not in FROZEN)
     trainable = [p for p in model.parameters() if p.requires_grad]
-    optimizer = torch.optim.Adam(trainable, lr=0.01) if trainable else None
+    # The gradient of a bias before a batch norm is 0 but for rounding, and with a tiny
+    # eps Adam would divide rounding by rounding.
+    optimizer = torch.optim.Adam(trainable, lr=0.01, eps=1e-4) if trainable else None
     losses = []
     for x, y in batches(kind, N):
         model.zero_grad()

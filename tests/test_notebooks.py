@@ -12,6 +12,7 @@ import time
 import notebook_rules
 import patient_kernels
 import pytest
+import torch
 from PIL import Image
 
 from authoring import outputs
@@ -134,6 +135,15 @@ BAD = {
     "a picture is 761 pixels wide": code(
         "plot()", display({"image/png": png(wide=761)}), tags=[IGNORE]
     ),
+    "it shows rounding, 2e-16": code("f()", stream("a 2e-16 apart\n")),
+    "it shows rounding, 7.1e-15": code("f()", stream("off by -7.1e-15", "stderr")),
+    "it shows rounding, 4.17e-11": code("f()", display({"text/html": "b 4.17e-11"})),
+    "it shows rounding, 3e-12": code("f()", error("3e-12 too much"), tags=[RAISES]),
+    "every digit of a float, 0.6000000238418579": code(
+        "x", display({"text/plain": "[0.6000000238418579, nan]"})
+    ),
+    "a tensor of floats": code("x", display({"text/plain": "tensor([7., 7.])"})),
+    "it shows a tensor": code("x", stream("[tensor([[1],\n        [1e5]])]")),
     "hides an output": code("print(1)", stream("1\n"), tags=[IGNORE]),
     "unknown tags: nbval-skip": code("f()", tags=["nbval-skip"]),
     "a comment steers": code("# NBVAL_IGNORE_OUTPUT\nf()"),
@@ -157,6 +167,12 @@ def test_rules_accept_good_cells():
         code("%matplotlib inline\nrun(f, backend='gloo')", tags=[IGNORE], count=5),
         code("interact(f)", stream("measured"), tags=[IGNORE], count=6),
         code("print('wow!')", stream("wow!\n"), count=7),
+        code(
+            "f()", stream("within 1e-10: True, 0, 0.0, 2e-9, equal to 1e-12"), count=8
+        ),
+        code("x", display({"text/plain": "tensor([[1], [5]]), [0.25]"}), count=9),
+        code("f()", stream("123456789012 B, 12345.678, 3e+38, v1e-3"), count=10),
+        code("f()", stream("measured: 2e-16 s"), tags=[IGNORE], count=11),
     ]
     assert notebook_rules.problems(book(*good)) == []
 
@@ -322,7 +338,9 @@ def test_executing_twice_gives_identical_bytes(executed):
 def test_what_execution_writes_keeps_the_rules(executed):
     notebook = notebooks.read(executed[0])
     assert notebook_rules.problems(notebook) == []
-    assert notebook["metadata"]["d2lpar"]["torch"] == execution.torch_version()
+    about = notebook["metadata"]["d2lpar"]
+    assert about["torch"] == execution.torch_version()
+    assert about["processor"].endswith(torch.backends.cpu.get_cpu_capability())
 
 
 def test_execution_happens_in_the_notebooks_folder_without_overrides(executed):
@@ -388,9 +406,9 @@ def nbval(tmp_path_factory):
     folder = tmp_path_factory.mktemp("nbval")
     now = execution.torch_version()
     recorded = {"right": (now, "2"), "wrong": (now, "3"), "other": ("1.0.0", "3")}
-    for name, (torch, printed) in recorded.items():
+    for name, (version, printed) in recorded.items():
         notebook = book(code("print(1 + 1)", stream(printed + "\n")))
-        notebook["metadata"]["d2lpar"]["torch"] = torch
+        notebook["metadata"]["d2lpar"] = {"torch": version, "processor": "i486, AVX9"}
         notebooks.write(folder / f"{name}.ipynb", notebook)
     number = "len(In) - 1"
     cells = [code(f"print({number})", stream(f"{i}\n"), count=i) for i in (1, 2, 3)]
@@ -413,6 +431,13 @@ def test_nbval_compares_on_the_torch_that_recorded(nbval, name, outcome):
     assert [how for which, how in outcomes if which == name] == [outcome]
     told = f"{name}.ipynb" in text.partition("outputs not compared")[0].splitlines()[-1]
     assert told == (name == "other")
+
+
+def test_the_message_begins_with_where_the_output_was_recorded(nbval):
+    message = nbval[1].partition("Cell 0: ")[2]
+    said = f"These outputs were recorded with torch {execution.torch_version()} on i486"
+    assert message.startswith(said)
+    assert message.index("compared as text") < message.index("Cell outputs differ")
 
 
 def test_nbval_counts_the_cells(nbval):

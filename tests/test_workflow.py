@@ -69,6 +69,14 @@ def test_the_lanes_are_all_that_make_test_does():
     assert JOBS["lanes"]["needs"] == "lint" and set(lanes) <= set(TARGETS)
 
 
+def test_every_night_with_all_kernels_and_threads():
+    [settings] = re.findall(r"^SETTINGS \?= (.*)$", MAKEFILE, re.M)
+    assert JOBS["portable"]["strategy"]["matrix"]["setting"] == settings.split()
+    [left_out] = re.findall(r"^OF_FILES = .*,([^)]*)\)\)$", MAKEFILE, re.M)
+    names = left_out.replace("\\\n", " ").split()
+    assert names and all((ROOT / f"tests/test_{name}.py").is_file() for name in names)
+
+
 @pytest.mark.parametrize("workers", [1, 2, 4, 7])
 def test_every_worker_begins_with_tests_that_take_long(workers):
     def test(number, *fixtures):

@@ -79,6 +79,16 @@ def torch_version():
     return version("torch").split("+")[0]
 
 
+def processor():
+    """The model, and the instructions that torch's kernels use: "AMD EPYC, AVX2"."""
+    import torch
+
+    from ..launch import conditions
+
+    kernels = torch.backends.cpu.get_cpu_capability()
+    return f"{conditions.processor_name()}, {kernels}"
+
+
 def world(notebook, environ):
     """The world that the first `defaults` names, unless the environment does."""
     named = {"backend": "auto", "world_size": ""} | _defaults(notebook)

@@ -26,7 +26,7 @@ def cores():
 def machine(device="cpu"):
     """Under which conditions figures are measured; no name of the machine or user."""
     load = os.getloadavg() if hasattr(os, "getloadavg") else ()
-    processor, count = _processor(), cores()
+    processor, count = processor_name(), cores()
     name = f"{count} CPU core{'s' if count > 1 else ''}, {processor}"
     if device != "cpu":
         name = f"{torch.cuda.device_count()}x{torch.cuda.get_device_name(0)}"
@@ -43,7 +43,8 @@ def machine(device="cpu"):
     }
 
 
-def _processor():
+def processor_name():
+    """Return the model of this machine's processor, such as "AMD EPYC"."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
             return re.search(r"model name\s*: (.*)", file.read())[1]

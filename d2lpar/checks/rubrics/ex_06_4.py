@@ -6,7 +6,7 @@ from contextlib import suppress
 import numpy as np
 
 from ...allreduce import costs
-from ...report.units import show_bytes
+from ...report.units import show_bytes, show_seconds
 from .. import signs
 from ..judging import NO_NUMBER, Case, Exercise, Requirement, ranks
 from ..signs import both, violates, wrong
@@ -44,9 +44,10 @@ def cases(rng):
         S = 8 * max(100 * n, round(ratio * alpha / beta / 8))
         seconds = times(S, n, alpha, beta)
         best = min(seconds, key=seconds.get)
+        link = f"alpha {show_seconds(alpha)}, {1e-9 / beta:.3g} GB/s"
         yield Case(
             1,
-            f"S = {show_bytes(S)}, {ranks(n)}, alpha {alpha:.3g} s, beta {beta:.3g}",
+            f"S = {show_bytes(S)}, {ranks(n)}, {link}",
             [(S, n, alpha, beta)],
             expected=[(best, seconds[best])],
             facts={"seconds": seconds, "best": best, "power": n & (n - 1) == 0},
