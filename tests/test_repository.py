@@ -1,6 +1,7 @@
 """The repository as a whole: one row of names, imports that point down, versions."""
 
 import ast
+import importlib
 import re
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 
 import d2lpar
 from conftest import ROOT
+from d2lpar.shared import moved
 
 PACKAGE = ROOT / "d2lpar"
 MODULES = sorted(PACKAGE.rglob("*.py"))
@@ -371,6 +373,16 @@ def test_no_file_names_a_package_index():
         if re.search(r"index-url|find-links|://[^/ ]*(pypi|simple)", path.read_text())
     ]
     assert named == []
+
+
+# Notebooks that were handed out
+
+
+@pytest.mark.parametrize("old", moved.MOVED)
+def test_a_name_of_0_1_0_gives_the_module_of_today(old):
+    found = importlib.import_module(f"d2lpar.{old}")
+    assert found is importlib.import_module(f"d2lpar.{moved.MOVED[old]}")
+    assert found.__spec__.name == f"d2lpar.{moved.MOVED[old]}"
 
 
 # The README says what is there
