@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # what an editor and a type checker see
     from .launch.run import now as now
     from .launch.run import run as run
     from .launch.run import sleep as sleep
+    from .launch.this_machine import Cluster as Cluster
     from .pipeline import schedule as schedule
     from .report.errors import DeadlockError as DeadlockError
     from .report.errors import MismatchError as MismatchError
@@ -25,13 +26,12 @@ if TYPE_CHECKING:  # what an editor and a type checker see
     from .report.runs import Run as Run
     from .report.runs import compare as compare
     from .report.timeline import Timeline as Timeline
-    from .sim.cluster import Cluster as Cluster
     from .sim.labels import label as label
     from .sim.labels import label_layers as label_layers
 
 _HOMES = {
     "checks.checker": ["check"],
-    "sim.cluster": ["Cluster"],
+    "launch.this_machine": ["Cluster"],
     "report.errors": ["DeadlockError", "MismatchError", "RankError"],
     "sim.labels": ["label", "label_layers"],
     "launch.run": ["defaults", "device", "now", "run", "sleep"],

@@ -8,12 +8,12 @@ from rich.console import Console
 
 import d2lpar
 from conftest import ROOT
-from d2lpar import overlap, tensor_parallel
+from d2lpar import overlap
 from d2lpar.cli.bench import allreduces, bench, mesh, pipeline, race, sequence, sharding
 from d2lpar.cli.bench import overlap as ddp
 from d2lpar.cli.bench import tensor_parallel as split
 from d2lpar.cli.bench.race import LineUp, Race
-from d2lpar.tensor_parallel import RowParallel
+from d2lpar.tensor_parallel import RowParallel, products
 
 READ = {"64K": 65536, "1M": 2**20, " 1.5 mb": 3 * 2**19, "4096": 4096, "2MiB": 2**21}
 SHOWN = {65536: "64 KB", 2**20: "1 MB", 3 * 2**19: "1.5 MB", 12: "12 B"}
@@ -223,10 +223,10 @@ def test_torchs_has_no_more_all_reduces_than_ours(model, sums):
 
 def test_the_native_rival_calls_the_native_all_reduce():
     def twice():
-        usual = tensor_parallel.allreduce
+        usual = products.allreduce
         with split.native_allreduce():
             counted(split.NATIVE, "MLP")
-        return tensor_parallel.allreduce is usual
+        return products.allreduce is usual
 
     run = d2lpar.run(twice, world_size=2, backend="gloo")
     assert run.results == [True, True]

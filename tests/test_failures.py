@@ -23,7 +23,7 @@ import torch.distributed as dist
 import d2lpar
 from conftest import ROOT, WATCHDOG
 from d2lpar import RankError
-from d2lpar import failures as f
+from d2lpar.failures import reliability as f
 from d2lpar.failures import saving, several_nodes
 from d2lpar.failures.mesh_saving import cut_of, restore, run_state
 from d2lpar.failures.saving import Piece

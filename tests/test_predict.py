@@ -13,7 +13,7 @@ from test_here import MB, figures
 
 import d2lpar
 from conftest import WATCHDOG
-from d2lpar.launch import kept
+from d2lpar.launch import this_machine
 from d2lpar.sim.measured import FORMAT, cluster_of
 
 # Measured once, and kept
@@ -22,20 +22,20 @@ from d2lpar.sim.measured import FORMAT, cluster_of
 @pytest.fixture
 def cache(monkeypatch, tmp_path):
     """An empty cache folder; what measures is counted, and takes no time."""
-    monkeypatch.delenv(kept.VARIABLE)
+    monkeypatch.delenv(this_machine.VARIABLE)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(kept, "_measured", {})
+    monkeypatch.setattr(this_machine, "_measured", {})
     monkeypatch.measured = []
 
     def measure(ranks, seconds, device):
         monkeypatch.measured.append(tuple(ranks))
         found = figures()
-        about = kept.machine(device) | {"allowed": seconds}
+        about = this_machine.machine(device) | {"allowed": seconds}
         found["machine"] = found["machine"] | about
         found["sharing"] = {"1": [1] * 5} | {str(n): [n, 1, 1, 1, 9] for n in ranks}
         return cluster_of(found)
 
-    monkeypatch.setattr(kept.here, "measure", measure)
+    monkeypatch.setattr(this_machine.measuring, "measure", measure)
     return monkeypatch
 
 
@@ -44,10 +44,10 @@ def test_this_machine_is_measured_once_and_kept(cache, tmp_path, capsys):
     [path] = tmp_path.glob("d2lpar/*.json")
     line = f"Measuring this machine, about a minute; kept in {path}\n"
     assert capsys.readouterr().out == line
-    kept._measured.clear()  # as in a different process
+    this_machine._measured.clear()  # as in a different process
     again = d2lpar.Cluster.here(seconds=10)
     assert again.figures == first.figures and repr(again) == repr(first)
-    assert f"measured on {kept.machine()['date'][:10]}" in repr(again)
+    assert f"measured on {this_machine.machine()['date'][:10]}" in repr(again)
     assert capsys.readouterr().out == "" and cache.measured == [(2, 4)]
     d2lpar.Cluster.here(fresh=True)
     d2lpar.Cluster.here(seconds=40)
@@ -56,14 +56,14 @@ def test_this_machine_is_measured_once_and_kept(cache, tmp_path, capsys):
 
 
 def test_a_busy_machine_is_told(cache, capsys):
-    usual = kept.here.measure
+    usual = this_machine.measuring.measure
 
     def disturbed(*how):
         found = usual(*how)
         found.figures["machine"]["others"] = 0.4
         return found
 
-    cache.setattr(kept.here, "measure", disturbed)
+    cache.setattr(this_machine.measuring, "measure", disturbed)
     here = d2lpar.Cluster.here()
     sentence = "Other programs took 40% of the processors while it was measured."
     assert sentence in capsys.readouterr().out and sentence in repr(here)
@@ -82,9 +82,9 @@ CHANGED = {"processor": "a newer one", "cores": 99, "torch": "9.9", "device": "c
 def test_what_holds_for_a_different_machine_is_measured_anew(name, cache):
     here = d2lpar.Cluster.here()
     here.figures["machine"][name] = CHANGED[name]
-    here.save(kept.path_for(kept.machine()))
+    here.save(this_machine.path_for(this_machine.machine()))
     again = d2lpar.Cluster.here()
-    assert again.figures["machine"][name] == kept.machine()[name]
+    assert again.figures["machine"][name] == this_machine.machine()[name]
     assert cache.measured == [(2, 4)] * 2
 
 
@@ -93,7 +93,7 @@ UNUSABLE = ["", "[1, 2]", "{}", json.dumps({"d2lpar": FORMAT + 1}), "\udc80"]
 
 @pytest.mark.parametrize("text", UNUSABLE)
 def test_an_unusable_file_is_replaced(text, cache):
-    path = kept.path_for(kept.machine())
+    path = this_machine.path_for(this_machine.machine())
     path.parent.mkdir()
     path.write_bytes(text.encode("utf-8", "surrogateescape"))
     d2lpar.Cluster.here()
@@ -109,20 +109,20 @@ def test_a_folder_that_cannot_be_written_is_no_error(cache, tmp_path, capsys):
     assert d2lpar.Cluster.here() is first and cache.measured == [(2, 4)]
 
 
-@pytest.mark.skipif(kept.fcntl is None, reason="Windows: both measure")
+@pytest.mark.skipif(this_machine.fcntl is None, reason="Windows: both measure")
 def test_who_comes_second_waits_and_loads(cache, tmp_path, capsys):
-    usual, began = kept.here.measure, threading.Event()
+    usual, began = this_machine.measuring.measure, threading.Event()
 
     def slowly(*how):
         began.set()
         time.sleep(0.3)
         return usual(*how)
 
-    cache.setattr(kept.here, "measure", slowly)
+    cache.setattr(this_machine.measuring, "measure", slowly)
     with ThreadPoolExecutor() as pool:
         first = pool.submit(d2lpar.Cluster.here)
         assert began.wait(WATCHDOG)
-        kept._measured.clear()
+        this_machine._measured.clear()
         second = pool.submit(d2lpar.Cluster.here)
         assert first.result().figures == second.result().figures
     assert cache.measured == [(2, 4)]
@@ -134,7 +134,7 @@ def test_a_file_that_the_environment_names_is_loaded(cache, tmp_path):
     path = tmp_path / "made_up.json"
     machine.save(path)
     before = path.read_bytes()
-    cache.setenv(kept.VARIABLE, str(path))
+    cache.setenv(this_machine.VARIABLE, str(path))
     here = d2lpar.Cluster.here()
     assert here.figures == machine.figures and cache.measured == []
     assert repr(here).endswith("Loaded from made_up.json, which D2LPAR_HERE names.")
@@ -171,7 +171,7 @@ def large_and_small():
 def named(monkeypatch, tmp_path):
     """D2LPAR_HERE names the machine of round numbers."""
     cluster_of(figures()).save(tmp_path / "made_up.json")
-    monkeypatch.setenv(kept.VARIABLE, str(tmp_path / "made_up.json"))
+    monkeypatch.setenv(this_machine.VARIABLE, str(tmp_path / "made_up.json"))
 
 
 def test_programs_are_measured_and_predicted(named):

@@ -62,15 +62,9 @@ NAMES = {name_of(path) for path in MODULES}
 
 
 def imports(path):
-    """Modules of the package that this one imports, also inside functions.
-
-    What only a type checker imports is none.
-    """
+    """Modules of the package that this one imports, late and for types, too."""
     here = path.relative_to(PACKAGE).parts[:-1]
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    for node in list(ast.walk(tree)):
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-            node.body = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found = [a.name.split(".")[1:] for a in node.names if _is_ours(a.name)]

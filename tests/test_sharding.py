@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import nn
 
 import d2lpar
-from d2lpar import sharding as s
+from d2lpar.sharding import zero as s
 from d2lpar.shared.footprint import held, memory, traffic
 
 RANKS = (1, 2, 3, 4, 5, 8)

@@ -7,7 +7,6 @@ from torch import nn
 from torch.nn import functional as F
 
 import d2lpar
-from d2lpar import tensor_parallel
 from d2lpar.allreduce import ring_allreduce
 from d2lpar.sim.cluster import Cluster
 from d2lpar.tensor_parallel import (
@@ -18,6 +17,7 @@ from d2lpar.tensor_parallel import (
     Part,
     RowParallel,
     parallel_mlp,
+    products,
     ring_columns,
 )
 from d2lpar.tensor_parallel.attention import (
@@ -281,7 +281,7 @@ def forward_only():
 
 def test_an_mlp_moves_its_ends_only(monkeypatch):
     """Forward an all-reduce of y [4, 5], backward one of dx [4, 6]; float64."""
-    monkeypatch.setattr(tensor_parallel, "allreduce", ring_allreduce)
+    monkeypatch.setattr(products, "allreduce", ring_allreduce)
     forward, whole = traffic(forward_only), traffic(mlp)
     assert forward == [2 * 3 * 4 * 5 // 4 * 8] * 4
     assert sum(whole) - sum(forward) == 2 * 3 * 4 * 6 * 8

@@ -69,7 +69,7 @@ def row(outcome):
 
 def _measure_for(paths):
     """Measure this machine once, before a cell with a limit of time needs it."""
-    from ..sim.cluster import Cluster
+    from ..launch.this_machine import Cluster
 
     cells = (cell for path in paths for cell in notebooks.read(path)["cells"])
     code = [cell["source"] for cell in cells if cell["cell_type"] == "code"]

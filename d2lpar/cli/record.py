@@ -18,7 +18,7 @@ import torch
 
 from .. import experiments
 from ..launch.conditions import machine
-from ..sim.cluster import Cluster
+from ..launch.this_machine import Cluster
 from ..sim.measured import FORMAT
 from .bench import bench, predicted
 

@@ -6,7 +6,7 @@ from functools import partial
 import torch
 from torch import nn
 
-from .. import sharding
+from ..sharding import zero as sharding
 from .measuring import Case, experiment, half
 
 

@@ -15,10 +15,10 @@ import torch.distributed as dist
 from ..report import plots
 from ..report.runs import Run, text_table
 from ..report.units import show_seconds
-from ..sim.cluster import Cluster
 from . import run as launch
 from .arguments import check_function
 from .rounds import QUIET, LineUp, counted, durations, others, quiet_rounds, take_turns
+from .this_machine import Cluster
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from ..report.topology import plot_cluster
@@ -27,13 +26,12 @@ from .hardware import gpus as gpus
 from .hardware import parse_cluster as parse_cluster
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable
 
     import torch
     from matplotlib.figure import Figure
 
     from ..report.runs import Run
-    from .measured import MeasuredCluster
 
 # Seconds per message, software included.  Eight A100 need 84 us besides the bytes
 # for the 14 messages of a ring all-reduce of 4 MiB and more, 6 us each (fitted to the
@@ -71,6 +69,8 @@ class Cluster:
 
     plain: ClassVar[Cluster]  # 10 us and 10 GB/s between all ranks
     measured: ClassVar[bool] = False
+    here: ClassVar[Callable[..., Cluster]]  # see `launch.this_machine.here`
+    load: ClassVar[Callable[..., Cluster]]  # see `measured.load`
 
     name: str
     n: int | None = None
@@ -158,31 +158,6 @@ class Cluster:
         usual = _usual(nodes, per_node, gpu, bits_per_second(network) / 8, **shares)
         name = f"{usual.name}, {network}" if nodes > 1 else usual.name
         return replace(usual, name=name, **given)
-
-    @staticmethod
-    def here(
-        ranks: tuple[int, ...] = (2, 4),
-        seconds: float = 30.0,
-        device: str = "cpu",
-        fresh: bool = False,
-    ) -> MeasuredCluster:
-        """This machine, measured once, as a cluster on which "sim" predicts its runs.
-
-        As many processes as `ranks` says compute and send for about so many seconds, on
-        "cpu" or "cuda" (which nobody has tried yet).  Later calls load what the user's
-        cache folder keeps; `fresh` measures anew.  Where D2LPAR_HERE in the environment
-        names a file, it is loaded instead, whatever machine it is of.
-        """
-        kept = import_module("..launch.kept", __package__).cluster
-        return kept(ranks, seconds, device, fresh)
-
-    @staticmethod
-    def load(path: str | Path) -> MeasuredCluster:
-        """Return the cluster that `Cluster.here().save(path)` has written.
-
-        Raises ValueError, in a sentence, where the file holds something else.
-        """
-        return import_module(".measured", __package__).load(path)
 
     def slow(self, rank: int, factor: float) -> Self:
         """A copy in which this rank computes `factor` times as long; links stay.

@@ -211,13 +211,19 @@ def cluster_of(figures):
 
 
 def load(path):
-    """Return the cluster whose figures a file holds; ValueError for others."""
+    """Return the cluster that `Cluster.here().save(path)` has written.
+
+    Raises ValueError, in a sentence, where the file holds something else.
+    """
     bad = f"{path} holds no measured cluster, which `Cluster.here().save(path)` writes"
     try:
         figures = json.loads(Path(path).read_text(encoding="utf-8"))
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise ValueError(f"{bad}: it is no JSON ({error}).") from None
     return from_file(figures, bad)
+
+
+Cluster.load = staticmethod(load)
 
 
 def from_file(figures, bad="The record"):

@@ -11,10 +11,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ... import tensor_parallel
 from ...launch import run as launch
 from ...sim.patching import patched
-from ...tensor_parallel import parallel_mlp
+from ...tensor_parallel import parallel_mlp, products
 from ...tensor_parallel.attention import ParallelAttention, SelfAttention
 from .race import Race, step_of, trained
 
@@ -97,7 +96,7 @@ def torchs(model):
 def native_allreduce():
     """In this process our layers add up by `dist.all_reduce`, as DTensor does."""
     native = lambda x, group: dist.all_reduce(x, group=group)
-    with patched((tensor_parallel, "allreduce", lambda _: native)):
+    with patched((products, "allreduce", lambda _: native)):
         yield
 
 

@@ -13,8 +13,9 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+from ..sim.cluster import Cluster
 from ..sim.measured import FORMAT, load
-from . import here
+from . import here as measuring
 from .conditions import machine
 
 try:
@@ -27,9 +28,15 @@ SAME = ("name", "processor", "cores", "device", "torch")  # of a file that still
 _measured = {}  # path: cluster of this process, where the folder cannot be written
 
 
-def cluster(ranks, seconds, device, fresh=False):
-    """Return the MeasuredCluster of this machine; see `Cluster.here`."""
-    ranks = here.checked(ranks, device)
+def here(ranks=(2, 4), seconds=30.0, device="cpu", fresh=False):
+    """Return this machine, measured once, as a cluster on which "sim" predicts runs.
+
+    As many processes as `ranks` says compute and send for about so many seconds, on
+    "cpu" or "cuda" (which nobody has tried yet).  Later calls load what the user's
+    cache folder keeps; `fresh` measures anew.  Where D2LPAR_HERE in the environment
+    names a file, it is loaded instead, whatever machine it is of.
+    """
+    ranks = measuring.checked(ranks, device)
     if not fresh and (found := _named(ranks, device)):
         return found
     path = path_for(about := machine(device))
@@ -45,12 +52,15 @@ def cluster(ranks, seconds, device, fresh=False):
         where = f"kept in {path}" if kept else f"{path.parent} cannot be written"
         print(f"Measuring this machine, about a minute; {where}", flush=True)
         ranks = sorted({*ranks, *(_ranks_of(found) if found else ())})
-        _measured[path] = here.measure(ranks, seconds, device)
+        _measured[path] = measuring.measure(ranks, seconds, device)
         for sentence in _measured[path].disturbed:
             print(sentence, flush=True)
         if kept:
             _write(_measured[path], path)
     return _measured[path]
+
+
+Cluster.here = staticmethod(here)
 
 
 def path_for(about):
