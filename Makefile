@@ -23,7 +23,7 @@
 # NEWEST="torch==2.14.1" is for newest: that one instead.
 # CHAPTERS="04" limits run, execute, sync, slides and colab to some chapters.
 # BENCH="--quick" and other options are for bench.  OFFLINE=1 installs from the folder
-# wheelhouse/ alone; WHEELHOUSE_TORCH=1 puts torch into that folder, too.
+# wheelhouse/ alone.
 # EXERCISES="05.3" limits mutants to some exercises.
 # SETTINGS="avx2-1" limits portable to some kernels and numbers of threads.
 # SITE_URL="https://..." tells the pages of `site` where they will be published.
@@ -41,7 +41,6 @@ SETTINGS ?= default-1 default-2 avx2-1 avx2-2 avx512-1 avx512-2
 WORKERS ?= $(shell $(PYTHON) -c "import os; print(min(8, 2 * os.cpu_count()))")
 EXTRAS = lab,test
 OFFLINE ?=
-WHEELHOUSE_TORCH ?=
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
@@ -54,7 +53,7 @@ QUICK = $(addprefix tests/test_,$(addsuffix .py,repository workflow inline_code 
     cluster costs schedule footprint catalogue badges messages gantt data model_zoo))
 # Tests of files, which compute no floats: `portable` leaves them out.
 OF_FILES = $(addprefix --ignore=tests/test_,$(addsuffix .py,assign badges containers \
-    first_cell gradebook packaging repository site site_built slurm wheelhouse workflow \
+    first_cell get_torch gradebook packaging repository site site_built slurm wheelhouse workflow \
     working_copy))
 NOTEBOOKS = $(wildcard chapters/*.ipynb solutions/*.ipynb)
 # On processes these would run as they run anyway: 01 to 03 start no ranks, and 16 says in
@@ -105,8 +104,12 @@ sync: setup
 exercises: setup $(GRADER)
 	@$(BIN)/python -m d2lpar exercises $(CHAPTERS)
 
-wheelhouse: setup
-	@$(BIN)/python -m d2lpar wheelhouse $(if $(WHEELHOUSE_TORCH),--torch "$(TORCH)")
+# The packages that are installed here, without torch, which is large and of one machine.
+wheelhouse: ready
+	@$(BIN)/pip freeze -q --all --exclude-editable --path $$($(BIN)/python -c '$(PURELIB)') | \
+	    grep -vE '^(torch|triton|nvidia-.*|cuda-.*)(==| @)' > $(VENV)/wheels.txt
+	@$(BIN)/pip wheel -q --no-deps -w wheelhouse -r $(VENV)/wheels.txt rfc3987-syntax
+	@echo "Copy the folder wheelhouse/ into the other clone, and type there: make run OFFLINE=1"
 
 # Warnings are errors: a link that leads nowhere ends the build.
 site: setup $(SITE)
@@ -238,12 +241,13 @@ colab:
 setup: $(STAMP)
 
 # A torch that is there is used and kept: first the one in $(VENV), then the one that
-# $(PYTHON) has (a path file lets $(VENV) see it). Where there is none, $(TORCH).
+# $(PYTHON) has (a path file lets $(VENV) see it). Where there is none, $(TORCH), and
+# without an NVIDIA driver its build for the CPU if there is one.
 $(STAMP): pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -c "$(HAS)" torch || $(PYTHON) -c "$(WHERE_TORCH)" \
 	    > "$$($(BIN)/python -c '$(PURELIB)')/torch_of_python.pth"
-	@$(BIN)/python -c "$(HAS)" torch || $(PIP) "$(TORCH)"
+	@$(BIN)/python -c "$(HAS)" torch || $(BIN)/python authoring/get_torch.py "$(TORCH)"
 	@$(BIN)/python -c "$(KEEP_TORCH)" > $(VENV)/keep.txt
 	$(PIP) -q -c $(VENV)/keep.txt -e ".[$(EXTRAS)]"
 	$(SLIM)

@@ -1,6 +1,5 @@
 """The commands of those who write chapters."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -93,20 +92,3 @@ def badges(
     with refusing(ValueError):
         changed = stamps.stamp(repo, branch, digest)
     print(f"{len(changed)} files changed. Commit them and push.")
-
-
-@commands.command()
-def wheelhouse(
-    to: Annotated[Path, typer.Option(help="The folder.")] = Path("wheelhouse"),
-    torch: Annotated[
-        str | None, typer.Option(help="Torch as well, such as torch==2.13.0.")
-    ] = None,
-):
-    """Fill a folder of wheels, to install the course where there is no network."""
-    from . import wheelhouse as house
-
-    with refusing(RuntimeError):
-        wheels = house.fill(to, notebooks.repository(), torch)
-    size = sum(path.stat().st_size for path in wheels) / 1e6
-    print(f"{to}: {len(wheels)} wheels, {size:.0f} MB. Copy it into the other clone,")
-    print("and type there: make run OFFLINE=1")

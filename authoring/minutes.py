@@ -137,11 +137,9 @@ def known_in(root):
 def in_text(text, known):
     """The text with the minutes of its tables, plans and sums as in `known`."""
     for number, (core, further, todo) in known.items():
-        more = f" ({further})" if further else ""
         row = rf"(?m)^(\|[^|\n]*[^|\d\n]\| \[?{number} [^|\n\d][^|\n]*\|[^|\n]*\|)"
-        new = rf"\1 {core}{more} | {todo} |"
-        text = re.sub(row + r" \d+(?: \(\d+\))? \| \d+ \|", new, text)
-        text = re.sub(row + r" \d+ \+ \d+ \|", rf"\1 {core} + {todo} |", text)
+        new = rf"\1 \g<2>{core} + {todo}\g<2> |"
+        text = re.sub(row + r" (\**)\d+ \+ \d+\** \|", new, text)
         row = rf"(?m)^(\| {number} [^|\n]*\|[^|\n]*\|) \d+ \| \d+ \| \d+ \|$"
         text = re.sub(row, rf"\1 {core} | {further} | {todo} |", text)
     text = re.sub(

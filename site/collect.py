@@ -18,8 +18,8 @@ from d2lpar.report import player
 from d2lpar.shared import notebooks
 
 ROOT = Path(__file__).resolve().parent.parent
-DOCUMENTS = ("INSTRUCTORS.md", "CONTRIBUTING.md", "CHANGELOG.md")
-PICTURES = (".png", ".svg", ".jpg")
+DOCUMENTS = ("GUIDE.md", "INSTRUCTORS.md", "CONTRIBUTING.md", "CHANGELOG.md")
+PICTURES = (".png", ".gif", ".svg", ".jpg")
 FOLDERS = ("chapters", "exercises")
 HEADING = re.compile(r"^(#+)(?= )", re.MULTILINE)
 FENCE = re.compile(r"^(```.*?^```)", re.MULTILINE | re.DOTALL)

@@ -93,7 +93,7 @@ def test_tables_plans_and_sums_follow_the_first_cells(tmp_path):
     assert [p.name[:5] for p in minutes.tables(tmp_path)] == ["READM", "INSTR", "00_st"]
     readme = (tmp_path / "README.md").read_text(encoding="utf-8")
     guide = (tmp_path / "INSTRUCTORS.md").read_text(encoding="utf-8")
-    assert "relatives | 1115 (15) | 45 | yes |" in readme
+    assert "reduce | **1115 + 45** |" in readme
     assert "| 05 scatter | 04 | 1115 | 15 | 45 |" in guide
     assert "| 14 weeks | 5 | 05 | 19.5 |" in guide
     assert "relatives | 1115 + 45 | here" in str(

@@ -2,16 +2,17 @@
 
 import re
 
-from authoring import minutes
+from authoring import badges, minutes
 from conftest import ROOT
 from d2lpar.shared import notebooks
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 INSTRUCTORS = (ROOT / "INSTRUCTORS.md").read_text(encoding="utf-8")
 CHAPTERS = {path.stem[:2]: path for path in sorted(ROOT.glob("chapters/*.ipynb"))}
 TOLD = minutes.known_in(ROOT)
 START = [cell["source"] for cell in notebooks.read(CHAPTERS["00"])["cells"]]
-LEFT_TO_DETAILS = 600  # words that a newcomer reads in two minutes, the table included
+MOST_WORDS, MOST_LINES = 700, 70  # the rest is in GUIDE.md
 
 
 def rows(text, pattern):
@@ -20,14 +21,13 @@ def rows(text, pattern):
 
 
 def test_the_map_in_the_readme():
-    name, times = r"\[(\d\d) .*\]\((.*)\)", r"(\d+)(?: \((\d+)\))? \| (\d+)"
-    found = rows(README, rf"^\|[^|]*\| {name} \|.*\| {times} \| (yes)? ?\|$")
+    name, times = r"\[(\d\d) .*\]\((.*)\)", r"(\**)(\d+) \+ (\d+)\3"
+    found = rows(README, rf"^\|[^|]*\| {name} \|.*\| {times} \|$")
     assert list(found) == list(TOLD)
-    for number, (path, read, further, exercises, short) in found.items():
+    for number, (path, short, read, exercises) in found.items():
         whole = next(ROOT.glob(f"exercises/{number}_*"))  # of the whole course
         assert ROOT / path == CHAPTERS.get(number, whole)
-        shown = int(read), int(further or 0), int(exercises)
-        assert shown == TOLD[number], number
+        assert (int(read), int(exercises)) == TOLD[number][::2], number
         assert bool(short) == (number in minutes.SHORT)
 
 
@@ -67,10 +67,31 @@ def test_the_progress_in_chapter_00(capsys):
     assert capsys.readouterr().out.count("finished") == 2
 
 
-def test_the_front_of_the_readme_is_short():
-    front = README.partition("\n# Details\n")[0]
-    front = re.sub(r"!\[[^\]]*\]\([^)]*\)|\]\([^)]*\)|[|#*`-]", " ", front)
-    assert 300 < len(front.split()) < LEFT_TO_DETAILS
+def test_the_readme_is_short():
+    text = badges.BADGES.sub("", README)
+    assert len(text.splitlines()) <= MOST_LINES
+    assert 400 < len(text.split()) <= MOST_WORDS
+
+
+def test_the_commands_of_the_readme_are_there():
+    """Whoever types its commands, one by one, meets files and targets that exist."""
+    [run, simulate] = re.findall(r"^```bash\n(.*?)^```", README, re.M | re.S)
+    assert [line.split()[:2] for line in run.splitlines()] == [
+        ["make", "run"],
+        ["make", "test"],
+    ]
+    assert "`make lab`" in README
+    phony = " ".join(re.findall(r"^\.PHONY: (.*)$", MAKEFILE, re.M)).split()
+    assert {"run", "test", "lab"} <= set(phony)
+    words = simulate.split()
+    assert words[:2] == [".venv/bin/d2lpar", "simulate"]
+    assert (ROOT / words[-1]).is_file()
+
+
+def test_the_details_are_one_link_away():
+    assert "](GUIDE.md)" in README
+    for target in set(re.findall(r"\]\(GUIDE\.md#([^)]+)\)", README)):
+        assert target in anchors((ROOT / "GUIDE.md").read_text(encoding="utf-8"))
 
 
 def anchors(text):

@@ -144,11 +144,11 @@ def test_with_an_address_links_lead_to_the_repository(tmp_path):
     text, urls = described(tmp_path, github, "spring")
     assert urls["Homepage"] == github
     assert urls["Changelog"] == f"{github}/blob/spring/CHANGELOG.md"
-    raw = "https://raw.githubusercontent.com/ada/course/spring/pictures/gather_ring.png"
-    assert re.search(rf"^!\[Two timelines.*\]\({re.escape(raw)}\)$", text, re.M)
+    raw = "https://raw.githubusercontent.com/ada/course/spring/pictures/gather_ring.gif"
+    assert re.search(rf"^!\[The clock.*\]\({re.escape(raw)}\)$", text, re.M)
     found = targets(text)
     assert f"{github}/blob/spring/chapters/00_start.ipynb" in found
-    assert f"{github}/blob/spring/README.md#without-a-network" in found
+    assert f"{github}/blob/spring/GUIDE.md#on-colab-and-kaggle" in found
     assert all(target.startswith("https://") for target in found)
 
 

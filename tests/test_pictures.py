@@ -3,6 +3,8 @@
 import base64
 import importlib.util
 import re
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -18,8 +20,11 @@ from d2lpar.report.topology import plot_cluster
 from d2lpar.report.units import short_bytes
 from d2lpar.shared import notebooks
 
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+README, GUIDE = ((ROOT / f"{x}.md").read_text("utf-8") for x in ("README", "GUIDE"))
 COMMITTED = ROOT / "pictures" / "gather_ring.png"
+MOVING = COMMITTED.with_suffix(".gif")
+RECORDED = re.search(r"torch==([\d.]+)", (ROOT / "Makefile").read_text())[1]
+SIMULATED = ROOT / "pictures" / "train.png"
 
 
 def script():
@@ -39,13 +44,64 @@ def test_the_picture_is_the_one_that_its_script_draws(tmp_path):
         assert notebooks.same_picture(*map(base64.b64encode, pngs))
 
 
-def test_the_readme_shows_it_with_the_times_of_the_runs():
-    alt, path = re.search(r"!\[([^\]]+)\]\((pictures/[^)]+)\)", README).groups()
+def frames(path):
+    """(pixels, milliseconds) of every frame of a GIF."""
+    with Image.open(path) as image:
+        for number in range(image.n_frames):
+            image.seek(number)
+            yield image.convert("RGB").tobytes(), image.info["duration"]
+
+
+def test_the_moving_picture_is_the_one_that_its_script_draws(tmp_path):
+    cover = script()
+    cover.animate(tmp_path / "new.gif")
+    with Image.open(MOVING) as old, Image.open(tmp_path / "new.gif") as new:
+        assert (old.n_frames, old.info["loop"]) == (new.n_frames, new.info["loop"])
+        same = old.info["comment"] == new.info["comment"]  # matplotlib and Pillow
+    if same:
+        assert list(frames(MOVING)) == list(frames(tmp_path / "new.gif"))
+
+
+def test_the_moving_picture_is_small_stops_and_ends_complete():
+    assert MOVING.stat().st_size < 1_000_000
+    *_, before, (last, shown) = every = list(frames(MOVING))
+    assert len(every) <= 100 and sum(ms for _, ms in every) < 10_000
+    assert before[0] != last and shown >= 2000
+    paper = [pixels.count(b"\xff\xff\xff") for pixels, _ in every]
+    assert len(set(paper[::10])) > 5  # it moves
+    with Image.open(MOVING) as image:
+        assert image.info["loop"] == 2  # begins again twice: three rounds
+        assert image.width <= 600  # a phone halves it, and letters have 20 pixels
+
+
+def test_readme_and_guide_show_them_with_the_times_of_the_runs():
     gather, ring = script().runs().values()
-    assert ROOT / path == COMMITTED
-    for run in (gather, ring):
-        assert f"{run.elapsed * 1e6:.0f} us" in alt
+    for text, picture in ((README, MOVING), (GUIDE, COMMITTED)):
+        alt, path = re.search(r"!\[([^\]]+)\]\((pictures/[^)]+)\)", text).groups()
+        assert ROOT / path == picture
+        for run in (gather, ring):
+            assert f"{run.elapsed * 1e6:.0f} us" in alt
     assert gather.results[0][0] == ring.results[3][-1] == 1.5
+
+
+def test_the_command_of_the_readme_draws_its_picture(tmp_path):
+    [command] = re.findall(r"^\.venv/bin/d2lpar (simulate .*)$", README, re.M)
+    *words, script = command.split()
+    words[words.index("train.png")] = str(tmp_path / "train.png")
+    done = subprocess.run(
+        [sys.executable, "-m", "d2lpar", *words, ROOT / script],
+        cwd=ROOT, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    alt = re.search(r"!\[([^\]]+)\]\(pictures/train.png\)", README)[1]
+    if torch.__version__.startswith(RECORDED):  # others charge other operations
+        took = re.search(r"(\S+ ms) virtual", done.stdout)[1]
+        assert f"over {took}" in alt
+        old, new = (Image.open(path) for path in (SIMULATED, tmp_path / "train.png"))
+        if old.text["Software"] == new.text["Software"]:
+            pngs = SIMULATED.read_bytes(), (tmp_path / "train.png").read_bytes()
+            assert notebooks.same_picture(*map(base64.b64encode, pngs))
+    assert SIMULATED.stat().st_size < 150_000
 
 
 # clusters

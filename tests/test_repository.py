@@ -18,7 +18,7 @@ from d2lpar.shared import moved
 PACKAGE = ROOT / "d2lpar"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 MODULES.remove(PACKAGE / "shared" / "first_cell.py")  # a notebook's cell
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+FOR_AUTHORS = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 # A room imports from the lines below its own, never from its own line or above; the
@@ -49,6 +49,7 @@ HEIGHT = {
     for name in line.split()
 }
 MOST_ENTRIES = 27  # of the package's folder
+DOCUMENTS = ("README.md", "GUIDE.md", "CONTRIBUTING.md", "INSTRUCTORS.md")
 APART = [(f"pipeline.schedule.{x}", "report") for x in ("actions", "makers", "rules")]
 
 
@@ -345,8 +346,9 @@ def test_dependencies_have_lower_bounds_only():
 
 def test_environment_agrees_with_pyproject():
     text = (ROOT / "environment.yml").read_text()
-    conda = dict(re.findall(r"^  - ([a-z0-9-]+)>=([0-9.]+)$", text, re.MULTILINE))
-    wanted = requirements("lab") | {"python": PROJECT["requires-python"][2:]}
+    package = r"^  - ([a-z0-9-]+)[>=]=([0-9.]+)$"
+    conda = dict(re.findall(package, text, re.MULTILINE))
+    wanted = requirements("lab", "test") | {"python": PROJECT["requires-python"][2:]}
     wanted["pytorch"] = wanted.pop("torch")
     assert conda == wanted
     assert "- d2l" not in text
@@ -379,7 +381,7 @@ def test_a_name_of_0_1_0_gives_the_module_of_today(old):
     assert found.__spec__.name == f"d2lpar.{moved.MOVED[old]}"
 
 
-# The README says what is there
+# The documents say what is there
 
 
 def test_a_stranger_finds_the_rooms():
@@ -389,12 +391,12 @@ def test_a_stranger_finds_the_rooms():
     concepts = {name[3:] for name in chapters()} | {"experiments"}
     plain = {"__init__.py", "__main__.py", "py.typed"}
     assert {name.removesuffix(".py") for name in entries - plain} - concepts == ROOMS
-    rows = re.findall(r"^\| `(\w+)/` \|", README, re.MULTILINE)
+    rows = re.findall(r"^\| `(\w+)/` \|", FOR_AUTHORS, re.MULTILINE)
     assert set(rows) >= ROOMS
 
 
 def test_paths_in_the_documents_exist():
-    for document in ("README.md", "CONTRIBUTING.md", "INSTRUCTORS.md"):
+    for document in DOCUMENTS:
         text = (ROOT / document).read_text(encoding="utf-8")
         links = re.findall(r"\]\((?!http)([^)#]+)\)", text)
         assert [link for link in links if not (ROOT / link).exists()] == []

@@ -1,68 +1,41 @@
-"""`d2lpar wheelhouse`: what pip is asked for, and that no torch slips in."""
+"""`make wheelhouse` and `OFFLINE=1`: what pip is asked for, and where it looks."""
 
+import re
 import shutil
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from authoring import wheelhouse
 from conftest import ROOT
-from d2lpar.cli import main as cli
+
+pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
+FROZEN = "rich==15.0\ntorch==2.13.0+cpu\ntorchmetrics==1.8\nnvidia-nccl-cu13==2.28\n"
+PIP = """#!/bin/sh
+echo "$@" >> {log}
+test "$1" != freeze || printf '{frozen}'
+"""
 
 
-@pytest.fixture
-def asked(monkeypatch, tmp_path):
-    """pip puts what it finds into the folder; the list of what it was asked for."""
-    calls = []
-
-    def run(command, **options):
-        folder = Path(command[command.index("--wheel-dir") + 1])
-        folder.mkdir(exist_ok=True)
-        calls.append(command[command.index("--wheel-dir") + 2 :])
-        if "--find-links" in command:
-            source = Path(command[command.index("--find-links") + 1])
-            for wheel in source.glob("*.whl"):
-                shutil.copy(wheel, folder)
-        (folder / "rich-1-py3-none-any.whl").touch()
-        return subprocess.CompletedProcess(command, 0, "", "")
-
-    monkeypatch.setattr(subprocess, "run", run)
-    monkeypatch.chdir(tmp_path)
-    return calls
-
-
-def test_torch_is_left_out(asked):
-    wheels = wheelhouse.fill("house", "clone")
-    assert [path.name for path in wheels] == ["rich-1-py3-none-any.whl"]
-    assert asked[0][:2] == ["clone[lab,test,instructor]", "--find-links"]
-    assert asked[1] == ["--no-deps", "d2l==1.0.3"]
+def test_the_installed_packages_without_torch(tmp_path):
+    log = tmp_path / "log"
+    (tmp_path / "bin").mkdir()
+    for name in ("pip", "python"):
+        frozen = FROZEN.replace("\n", "\\n")
+        (tmp_path / "bin" / name).write_text(PIP.format(log=log, frozen=frozen))
+        (tmp_path / "bin" / name).chmod(0o755)
+    for name in ("installed", "grader", "site"):
+        (tmp_path / name).touch()
+    words = [f"VENV={tmp_path}", "--assume-old=pyproject.toml", "wheelhouse"]
+    done = subprocess.run(["make", *words], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "make run OFFLINE=1" in done.stdout
+    wanted = (tmp_path / "wheels.txt").read_text()
+    assert re.findall(r"^[\w-]+", wanted, re.M) == ["rich", "torchmetrics"]
+    freeze, wheel = [line for line in log.read_text().splitlines() if "-q" in line]
+    assert "--exclude-editable" in freeze
+    assert wheel.startswith("wheel -q --no-deps -w wheelhouse -r ")
 
 
-def test_torch_comes_where_it_is_asked_for(asked):
-    wheelhouse.fill("house", "clone", "torch==2.13.0")
-    assert asked[0] == ["clone[lab,test,instructor]", "torch==2.13.0"]
-
-
-def test_pip_takes_the_stand_in_for_torch(tmp_path):
-    wheelhouse.empty_wheel(tmp_path)
-    command = [sys.executable, "-m", "pip", "install", "--dry-run", "--no-index"]
-    command += ["--ignore-installed", "--find-links", str(tmp_path), "torch>=2.11"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert f"Would install torch-{wheelhouse.STAND_IN}" in done.stdout, done.stderr
-
-
-def test_pip_fails_in_one_sentence(monkeypatch, tmp_path):
-    failed = subprocess.CompletedProcess([], 1, "", "WARNING: w\nERROR: no network\n")
-    monkeypatch.setattr(subprocess, "run", lambda *a, **k: failed)
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(cli.Refused, match="^pip failed. ERROR: no network$"):
-        CliRunner().invoke(cli.app, ["wheelhouse"], catch_exceptions=False)
-
-
-@pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
 @pytest.mark.parametrize(
     ("offline", "no_index"), [("OFFLINE=1", "1"), ("OFFLINE=", "")]
 )
