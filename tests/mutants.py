@@ -8,17 +8,14 @@ exercise leaves free, or shows what the check does not ask.  `mutants.toml` says
 """
 
 import argparse
-import ast
 import contextlib
 import json
 import multiprocessing
 import os
-import re
 import signal
 import sys
 import time
 import tomllib
-from dataclasses import dataclass
 from multiprocessing.connection import wait
 from pathlib import Path
 
@@ -26,8 +23,8 @@ import torch
 
 import d2lpar
 import mutating
+from d2lpar.checks import answers as official
 from d2lpar.checks import checker, signs
-from d2lpar.shared import notebooks
 
 ROOT = Path(__file__).resolve().parent.parent
 MOST = 90  # mutants of an exercise that are tried
@@ -36,14 +33,8 @@ MEMORY = 12 << 30  # bytes of addresses, most of which are torch's libraries
 WORKERS = 2
 
 
-@dataclass
-class Answer:
-    """The official answer to an exercise: its cells, and what they find in others."""
-
-    exercise: str
-    function: str
-    given: str
-    source: str
+class Answer(official.Answer):
+    """The official answer to an exercise, and its mutants."""
 
     def mutants(self):
         """{id: source}; the id names the exercise, line and column, and the change."""
@@ -65,26 +56,8 @@ class Answer:
 
 def answers():
     """{exercise: its Answer}, in the order of the course."""
-    found = {}
-    for path in sorted(ROOT.glob("solutions/*.ipynb")):
-        given, mine = [], []
-        for cell in notebooks.read(path)["cells"]:
-            role, source = cell["metadata"].get("nbgrader", {}), cell["source"]
-            if role.get("grade"):
-                called = re.search(r'd2lpar\.check\("(.+?)", (\w+)\)', source)
-                parts = "\n".join(given), "\n".join(mine)
-                found[called[1]] = Answer(*called.groups(), *parts)
-                mine = []
-            elif role.get("solution"):
-                mine.append(source)
-            elif cell["cell_type"] == "code":
-                given += map(ast.unparse, _definitions(source))
-    return found
-
-
-def _definitions(source):
-    kinds = ast.Import | ast.ImportFrom | ast.FunctionDef | ast.ClassDef
-    return [node for node in ast.parse(source).body if isinstance(node, kinds)]
+    every = map(official.read, sorted(ROOT.glob("solutions/*.ipynb")))
+    return {n: Answer(*each) for found in every for n, each in found.items()}
 
 
 def sample(some, most=MOST):
@@ -100,10 +73,7 @@ def sample(some, most=MOST):
 def verdict(answer, source):
     """What `check` says about the answer with this source."""
     torch.manual_seed(0)
-    space = {"__name__": "__main__"}
-    exec(answer.given, space)
-    exec(compile(source, "<mutant>", "exec"), space)
-    report = d2lpar.check(answer.exercise, space[answer.function])
+    report = d2lpar.check(answer.exercise, answer.make(source))
     words = {"mistake": report.mistake, "sentence": report.sentence}
     return {"passed": report.passed} | words
 

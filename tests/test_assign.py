@@ -10,7 +10,8 @@ import torch.distributed as dist
 
 from conftest import ROOT
 from d2lpar import check
-from d2lpar.checks import checker, judging, signs, variations
+from d2lpar.checks import checker, signs, variations
+from d2lpar.checks.varying import turned
 from d2lpar.cli import instructing
 from d2lpar.cli import main as cli
 from d2lpar.cli.console import Refused
@@ -20,7 +21,12 @@ from zoo import load
 
 SOLUTIONS = ROOT / "solutions"
 WORDS = assign.table(SOLUTIONS)
-EACH = pytest.mark.parametrize("varied", variations.VARIATIONS)
+VARIATIONS = {
+    name: it
+    for one in checker.names()
+    for name, it in checker.variations_of(checker.find(one)).items()
+}
+EACH = pytest.mark.parametrize("varied", VARIATIONS)
 ZOO = load()
 # what answers need of the cells above them
 GIVEN = ("def sgd", "def leaving", "class Block")
@@ -65,10 +71,10 @@ def few(monkeypatch):
 
 
 def test_there_is_one_in_every_chapter_from_04_on():
-    varied = {name[:-1] for name in variations.VARIATIONS}
+    varied = {name[:-1] for name in VARIATIONS}
     assert {name[:2] for name in varied} == {f"{k:02}" for k in range(4, 21)}
     assert len(varied) >= 12
-    assert set(WORDS) == set(variations.VARIATIONS)
+    assert set(WORDS) == set(VARIATIONS)
 
 
 @EACH
@@ -80,7 +86,7 @@ def test_its_own_answer_passes_and_the_public_one_does_not(varied, few):
     assert report.passed, report
     report = check(varied, answer(assign.cells_of(public, varied[:-1]), public))
     assert report.mistake == "public answer" and report.score == 0
-    assert judging.words(varied)["differs"] in str(report)
+    assert VARIATIONS[varied].said(varied)["differs"] in str(report)
 
 
 # The zoo, in other roles
@@ -97,9 +103,9 @@ CHOSEN = {
     "05.1b": "receives_from_rank_0",
     "05.3b": "all_send_first",
     "05.4b": "sends_no_empty_shard",
-    "06.1b": "torch_chunk even_ranks_then_odd_ranks",
-    "06.2b": "only_rank_0_knows",
-    "06.2c": "recursive_doubling in_float32 from_zero",
+    "06.1b": "too_few_chunks rounds",
+    "06.2b": "no_pair",
+    "06.2c": "powers_of_two rounded starts_at_zero",
     "07.1b": "by_sequences",
     "08.1b": "one_buffer_that_is_cut closes_before_it_is_full never_divides",
     "08.3b": "returns_the_model_less_its_buffers",
@@ -123,7 +129,7 @@ def _old(x, y):
 
 def in_its_role(varied, function):
     """The answer from the zoo, as somebody would write it for the variation."""
-    it = variations.VARIATIONS[varied]
+    it = VARIATIONS[varied]
     given = BACK.get(varied, it.given)
 
     @functools.wraps(function)
@@ -131,7 +137,7 @@ def in_its_role(varied, function):
         n = dist.get_world_size()
         value = function(*given(n, *arguments)) if given else function(*arguments)
         forth = FORTH.get(varied, it.back)
-        return variations._turned(forth, value, n) if forth else value
+        return turned(forth, value, n) if forth else value
 
     return answer
 
@@ -167,11 +173,9 @@ def chosen(varied):
     ]
 
 
-@pytest.mark.parametrize(
-    "varied, function, mistake", sum(map(chosen, variations.VARIATIONS), [])
-)
+@pytest.mark.parametrize("varied, function, mistake", sum(map(chosen, VARIATIONS), []))
 def test_the_zoo_is_judged_as_in_public(varied, function, mistake, few, monkeypatch):
-    if part := variations.VARIATIONS[varied].part:
+    if part := VARIATIONS[varied].part:
         rename(monkeypatch, part)
     report = check(varied, in_its_role(varied, function), hint=True)
     assert report.passed == (mistake is None), report

@@ -28,7 +28,7 @@ from typer.testing import CliRunner
 from conftest import ROOT, WATCHDOG, eventually
 from d2lpar.checks import checker, judging
 from d2lpar.checks.report import Report
-from d2lpar.checks.rubrics import ex_00_1
+from d2lpar.checks.rubrics import ex_20_3
 from d2lpar.cli import main as cli
 from d2lpar.grade import (
     class_files,
@@ -605,7 +605,7 @@ def test_an_answer_is_refused_what_is_no_answer(tmp_path):
 
 def test_what_cases_hand_to_answers_is_left():
     """All else that makes cases is taken away where a submission runs."""
-    every = [e for c in checker.CHAPTERS for e in checker.exercises_of(c)]
+    every = [e for c in checker.CHAPTERS for e in checker.rubrics_of(c)]
     gone = {f"{f.__module__.rpartition('.')[2]}.{f.__name__}" for f in hollow.truths()}
     assert {"ex_08_2.timing", "ex_07_3.plan", "ex_11_1.placed"} <= gone
     for exercise in every:
@@ -690,7 +690,7 @@ def test_who_asks_the_checks_gets_nothing_for_that_exercise(monkeypatch):
 
 
 def tamperings():
-    exercise = checker.find("00.1")
+    exercise = checker.find("20.3")
     return {
         "math.isclose": (math, "isclose", lambda *a, **k: True),
         "torch.distributed.send": (dist, "send", functools.partial(print)),
@@ -698,9 +698,9 @@ def tamperings():
         "d2lpar.checks.report.Report.score": (
             Report, "score", property(lambda report: 1.0)
         ),  # fmt: skip
-        "d2lpar.checks.rubrics.ex_00_1.SIZES": (ex_00_1, "SIZES", (1,)),
-        "the check of 00.1": (exercise, "agrees", lambda *a: True),
-        "the check of messages of all ranks": (
+        "d2lpar.checks.rubrics.ex_20_3.S": (ex_20_3, "S", 1),
+        "the check of 20.3": (exercise, "agrees", lambda *a: True),
+        "the check of steps in all launches": (
             exercise.requirements[0], "allowed", lambda case: 10**9,
         ),
     }  # fmt: skip
@@ -709,7 +709,7 @@ def tamperings():
 @pytest.mark.parametrize("name", tamperings())
 def test_what_is_replaced_is_named(name, monkeypatch):
     monkeypatch.setattr(limits, "replaced", lambda: [])
-    snapshot = limits.Snapshot(["00.1"])
+    snapshot = limits.Snapshot(["20.3"])
     assert snapshot.changed() is None
     monkeypatch.setattr(*tamperings()[name])
     assert snapshot.changed() == name
@@ -717,11 +717,11 @@ def test_what_is_replaced_is_named(name, monkeypatch):
 
 def test_a_list_that_is_emptied_is_seen(monkeypatch):
     monkeypatch.setattr(limits, "replaced", lambda: [])
-    exercise = checker.find("00.1")
+    exercise = checker.find("20.3")
     monkeypatch.setattr(exercise, "requirements", list(exercise.requirements))
-    snapshot = limits.Snapshot(["00.1"])
+    snapshot = limits.Snapshot(["20.3"])
     exercise.requirements.clear()
-    assert snapshot.changed() == "the check of 00.1"
+    assert snapshot.changed() == "the check of 20.3"
 
 
 class Anything(torch.Tensor):

@@ -6,21 +6,26 @@ of the ranks; bytes, rounds, messages, memory and time are what the simulator co
 """
 
 import importlib
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
-from . import signs
+from . import signs, solutions
 from .guard import replaced
 from .judging import Mistake
 from .report import Report, Row
 from .requirements import NATIVE, collectives
 from .showing import compared
 from .usual import ONLY_SIMULATED, plain, usual_mistake
+from .varying import varied
 
 RUBRICS = Path(__file__).parent / "rubrics"
-CHAPTERS = sorted({path.stem[3:5] for path in RUBRICS.glob("ex_*.py")})
+CHAPTERS = sorted(
+    {path.stem[3:5] for path in RUBRICS.glob("ex_*.py")}
+    | {name[:2] for name in solutions.known()}
+)
 
 
 def check(name: str, function: Callable, hint: bool = False, seed: int = 0) -> Report:
@@ -91,31 +96,53 @@ def _passes(exercise, function, seed):
 
 def exercises_of(chapter):
     """All exercises of a chapter, such as "06", as their checks see them."""
-    found = sorted(path.stem for path in RUBRICS.glob(f"ex_{chapter}_*.py"))
-    modules = [importlib.import_module(f"{__package__}.rubrics.{x}") for x in found]
-    return [module.exercise for module in modules]
+    return [_open(name) for name in names() if name.startswith(f"{chapter}.")]
+
+
+def rubrics_of(chapter):
+    """Those exercises of a chapter that are in `rubrics`, and have no file."""
+    mine = [name for name in names() if name.startswith(f"{chapter}.")]
+    return [_open(name) for name in mine if name not in solutions.known()]
+
+
+def names():
+    """Names of all exercises, in the order of the course."""
+    rubrics = (path.stem[3:].replace("_", ".") for path in RUBRICS.glob("ex_*.py"))
+    return sorted({*solutions.known(), *rubrics})
 
 
 def find(name):
     """The Exercise of that name, or its variation of that name, such as "06.1b"."""
-    chapter = str(name).partition(".")[0]
-    exercises = exercises_of(chapter) if chapter in CHAPTERS else []
-    for exercise in exercises:
-        if exercise.name == name:
-            return exercise
-        if str(name).startswith(exercise.name):
-            return _varied(exercise, name)
-    known = ", ".join(exercise.name for exercise in exercises)
-    known = known or f"in chapters {', '.join(CHAPTERS)}"
-    raise ValueError(f"There is no exercise {name!r}: there are {known}.")
+    public = re.match(r"\d+\.\d+|", str(name))[0]
+    if public not in names():
+        chapter = str(name).partition(".")[0]
+        known = [one for one in names() if one.startswith(f"{chapter}.")]
+        known = ", ".join(known) or f"in chapters {', '.join(CHAPTERS)}"
+        raise ValueError(f"There is no exercise {name!r}: there are {known}.")
+    exercise = _open(public)
+    return exercise if name == public else _varied(exercise, name)
+
+
+def _open(name):
+    """The Exercise of that name: from its file, or else from its rubric."""
+    if name in solutions.known():
+        return solutions.load(name)
+    module = f".rubrics.ex_{name.replace('.', '_')}"
+    return importlib.import_module(module, __package__).exercise
+
+
+def variations_of(exercise):
+    """{name: Variation} of an Exercise."""
+    if exercise.name in solutions.known():
+        return exercise.variations
+    return importlib.import_module(".variations", __package__).of(exercise.name)
 
 
 def _varied(exercise, name):
     """A variation of an exercise; ValueError where it has none of that name."""
-    variations = importlib.import_module(".variations", __package__)
-    known = variations.names(exercise.name)
+    known = variations_of(exercise)
     if name in known:
-        return variations.varied(exercise, name)
+        return varied(exercise, name, known[name])
     known = ", ".join(known) or "none"
     raise ValueError(f"There is no variation {name!r} of {exercise.name}: {known}.")
 

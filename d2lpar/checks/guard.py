@@ -8,10 +8,12 @@ from types import FunctionType
 
 import torch
 
+from .solutions import FOLDER
+
 _TRUSTED = ("torch.distributed", "torch.distributed.distributed_c10d", "torch")
 # This package, and what is installed: torch may be in a folder of its own.
 _PLACES = {dirname(dirname(dirname(__file__))) + "/d2lpar"}
-_PLACES |= {dirname(dirname(torch.__file__))}
+_PLACES |= {dirname(dirname(torch.__file__)), str(FOLDER)}
 _PLACES |= {sysconfig.get_path(key) for key in ("stdlib", "purelib", "platlib")}
 
 

@@ -45,6 +45,7 @@ class Case:
     call       the call in words where it is not `text`, in a variation
     players    the rank that plays part i, where it is not rank i, in a variation
     traced     arrays and lists count as memory, too, not tensors alone
+    fakes      what slips make of it, once they were asked
     """
 
     n: int
@@ -57,6 +58,7 @@ class Case:
     players: list | None = None
     traced: bool = False
     truth: Callable | None = None
+    fakes: dict = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self):
         self.call = self.call or self.text
@@ -241,6 +243,8 @@ class Exercise:
                    ranks share nothing: no module, no file handle, no luck of order
     shows          (outcome, n) -> what the report shows of it
     public         the Exercise that this one is a variation of
+    variations     {name: its Variation}
+    answers        () -> [(function, the mistake that it must be told, or None)]
     """
 
     name: str
@@ -254,6 +258,8 @@ class Exercise:
     processes: tuple = (3,)
     shows: Callable = lambda outcome, n: outcome
     public: "Exercise | None" = None
+    variations: dict = field(default_factory=dict)
+    answers: Callable = list
 
     def __post_init__(self):
         self.words = self.words or words(self.name)

@@ -63,7 +63,9 @@ def _related(exercise, failing):
 def _raised(attempt):
     error, cause = attempt.error, attempt.cause
     rank = "It" if attempt.case.n == 1 else f"Rank {error.rank}"
-    ours = any(room in (error.line or "") for room in ("judging.py", "rubrics"))
+    ours = any(
+        room in (error.line or "") for room in ("judging.py", "rubrics", "solutions")
+    )
     line = f" in {error.line}" if error.line and not ours else ""
     reason = str(cause).strip().split("\n")[0]
     return f"{rank} raises {type(cause).__name__}{line}: {reason}"

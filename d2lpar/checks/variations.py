@@ -1,140 +1,22 @@
-"""Variations of exercises: the same work in other roles, so that a public answer fails.
+"""Variations of exercises whose checks are in `rubrics`: see `varying`."""
 
-A variation says how it becomes the public exercise: which part each rank plays there,
-what the arguments are, what is returned.  So cases, requirements and mistakes stand
-once, in the rubric of the exercise.  The words of a variation and its answer stand in
-`solutions/variations.toml`, and `d2lpar assign` brings them into notebooks.
-"""
-
-import copy
 import functools
 import math
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-
-import numpy as np
 
 from ..mesh.costs import bytes_per_step
 from ..mesh.grid import AXES, Mesh
-from .judging import ranks, words
-from .rubrics.ex_06_2 import in_words
 from .rubrics.ex_09_1 import softsync_cases
 from .rubrics.ex_10_3 import stage_cases
 from .rubrics.ex_20_1 import cases as plan_cases
 from .rubrics.ex_20_2 import D as FEATURES
 from .rubrics.ex_20_4 import cases as table_cases
+from .varying import Variation, mirror, next_one
 
 
-@dataclass(frozen=True)
-class Variation:
-    """One variation of an exercise.
-
-    part      (r, n) -> the part of the public exercise that rank r plays
-    given     (n, *arguments of the public exercise) -> the arguments here
-    back      (value, n) -> what it would be in the public exercise
-    shows     (outcome, n) -> what it is here; the report shows it
-    call      a case -> its call in words
-    change    fields of the Exercise that are others
-    """
-
-    part: Callable | None = None
-    given: Callable | None = None
-    back: Callable | None = None
-    shows: Callable | None = None
-    call: Callable | None = None
-    change: dict = field(default_factory=dict)
-
-
-def names(exercise):
-    """Names of the variations of an exercise."""
-    return [name for name in VARIATIONS if name[:-1] == exercise]
-
-
-def varied(exercise, name):
-    """The Exercise that this variation of `exercise` is."""
-    it = VARIATIONS[name]
-    changed = replace(exercise, **it.change)
-    said = exercise.words | words(name)
-    labels = said.get("rows", {})
-    return replace(
-        changed,
-        name=name,
-        cases=functools.partial(_cases, changed.cases, it),
-        requirements=[
-            replace(row, label=labels.get(row.label, row.label))
-            for row in exercise.requirements
-        ],
-        words=said,
-        perform=functools.partial(_perform, changed.perform, it),
-        shows=functools.partial(_shown, it, exercise) if it.shows else exercise.shows,
-        public=exercise,
-    )
-
-
-def _cases(cases, it, rng):
-    """Those of the exercise; a report tells them as they are here."""
-    for case in cases(rng):
-        if it.part is not None:
-            parts = [it.part(r, case.n) for r in range(case.n)]
-            case.players = [parts.index(part) for part in range(case.n)]
-        if it.call is not None:
-            case.call = it.call(case)
-        yield case
-
-
-def _perform(perform, it, fn, case, **options):
-    """The Attempt of `fn`, told as one at the public exercise."""
-    order = case.players or range(case.n)  # the rank that plays part 0, 1, ...
-    inputs = [case.inputs[list(order).index(r)] for r in range(case.n)]
-    one = functools.partial(_call, fn, it.given, it.back, case.n)
-    attempt = perform(one, replace(case, inputs=inputs), **options)
-    attempt.case = case
-    if attempt.run is not None:
-        attempt.recorded, attempt.run = attempt.run, _by_parts(attempt.run, order)
-    if attempt.error is None:
-        attempt.values = [attempt.values[r] for r in order]
-        attempt.args = [attempt.args[r] for r in order]
-    return attempt
-
-
-def _call(fn, given, back, n, *arguments):
-    value = fn(*given(n, *arguments)) if given else fn(*arguments)
-    return _turned(back, value, n) if back else value
-
-
-def _shown(it, exercise, value, n):
-    return _turned(it.shows, exercise.shows(value, n), n)
-
-
-def _turned(way, value, n):
-    try:
-        return way(value, n)
-    except Exception:  # a value of a form that nobody has asked for
-        return value
-
-
-def _by_parts(run, order):
-    """The Run with its figures in the order of parts."""
-    run, order = copy.copy(run), list(order)
-    for name in ("results", "bytes_sent", "messages", "peak_memory"):
-        if getattr(run, name) is not None:
-            setattr(run, name, [getattr(run, name)[r] for r in order])
-    run.traffic = run.traffic[np.ix_(order, order)]
-    return run
-
-
-# The ways to vary
-
-
-def mirror(r, n):
-    """The last rank plays the part of rank 0, and so on."""
-    return n - 1 - r
-
-
-def next_one(r, n):
-    """Rank r plays the part of rank r+1."""
-    return (r + 1) % n
+def of(exercise):
+    """{name: Variation} of an exercise."""
+    return {name: it for name, it in VARIATIONS.items() if name[:-1] == exercise}
 
 
 def _root_mirrored(n, x, root, *more):
@@ -153,24 +35,6 @@ def _two_off(answer, n=0):
 
 def _pairs_two_off(pairs, n=0):
     return pairs and [(int(a) ^ 2, int(b) ^ 2) for a, b in pairs]
-
-
-def _rank_mirrored(pair, n):
-    value, rank = pair
-    return value, n - 1 - rank
-
-
-def _negated(pair, n):
-    value, rank = pair
-    return ~value, rank
-
-
-def _values_of(turn):
-    def call(case):
-        values = turn([value for (value,) in case.inputs])
-        return f"{ranks(case.n)} with {in_words(values)}"
-
-    return call
 
 
 def _padded(n, model, micro_batches):
@@ -294,20 +158,6 @@ VARIATIONS = {
     "05.3b": Variation(part=mirror),
     "05.4b": Variation(part=mirror),
     "05.4c": Variation(part=next_one),
-    "06.1b": Variation(part=mirror),
-    "06.1c": Variation(part=next_one),
-    "06.2b": Variation(
-        part=mirror,
-        back=_rank_mirrored,
-        shows=_rank_mirrored,
-        call=_values_of(lambda values: values[::-1]),
-    ),
-    "06.2c": Variation(
-        given=lambda n, value: (~value,),
-        back=_negated,
-        shows=_negated,
-        call=_values_of(lambda values: [~value for value in values]),
-    ),
     "07.1b": Variation(given=_padded),
     "08.1b": Variation(given=lambda n, grads, *more: (grads[::-1], *more)),
     "08.3b": Variation(part=mirror),

@@ -58,17 +58,17 @@ def exercises_in(notebook):
 
 def varied(notebook, seed, words):
     """(the notebook with other exercises and hidden seeds, what is varied in each)."""
-    from ..checks import judging, variations
+    from ..checks import checker
 
     notebook, chosen, summary = _without_outputs(notebook), {}, []
     for name in exercises_in(notebook):
         draw = random.Random(f"{seed} {name}")
         cells = cells_of(notebook, name)
-        if there := variations.names(name):
-            chosen[name] = draw.choice(there)
+        if there := checker.variations_of(checker.find(name)):
+            chosen[name] = draw.choice(list(there))
             rewrite(cells, chosen[name], words[chosen[name]])
         asked = chosen.get(name, name)
-        what = judging.words(asked).get("varied", "as in public")
+        what = there[asked].said(asked)["varied"] if there else "as in public"
         summary.append((asked, what))
         _hide(cells, name, asked, draw.randrange(1, 10**6))
     notebook["metadata"]["d2lpar"] = {"variations": chosen}

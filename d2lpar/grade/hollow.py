@@ -8,7 +8,6 @@ import sys
 import types
 
 from .. import checks
-from ..checks import checker
 from ..checks.report import Report
 
 RUBRICS = f"{checks.__name__}.rubrics."
@@ -89,4 +88,4 @@ def _gone(*arguments, **keywords):
 
 def _not_here(name, function, hint=False, seed=0):
     """The instructor's cell is the one that counts."""
-    return Report(name, checker.find(name).title, done=False)
+    return Report(name, "not graded here", done=False)

@@ -27,7 +27,7 @@ import time
 import types
 from dataclasses import replace
 
-from ..checks import checker, judging
+from ..checks import checker, judging, solutions
 from ..sim.patching import patched
 from . import runner as runners
 from .exchange import Forbidden, decode, entrust
@@ -58,6 +58,7 @@ def main():
     _private()
     key = _whole(KEY)
     job = json.loads(_whole(int.from_bytes(_whole(8), "big")))
+    solutions.given(job["checks"])
     threading.Thread(target=_end_with_the_grader, daemon=True).start()
     numbers = itertools.count()
     with open(told, "w", buffering=1, encoding="utf-8") as file:
@@ -242,7 +243,7 @@ def _attempts_by(runner, deadline):
     usual = judging.Exercise.attempt
 
     def attempt(exercise, function, case, **options):
-        perform = functools.partial(_perform, runner, deadline, exercise.name)
+        perform = functools.partial(_perform, runner, deadline, exercise.perform)
         there = replace(exercise, perform=perform)
         return usual(there, function, case, **options)
 
@@ -250,13 +251,13 @@ def _attempts_by(runner, deadline):
         yield
 
 
-def _perform(runner, deadline, exercise, function, case, **options):
+def _perform(runner, deadline, perform, function, case, **options):
     """The Attempt that the runner made, at this process's own case."""
     left = deadline - time.monotonic()
     if left <= 0:
         raise TooLong
     told = replace(case, expected=None, truth=None)
-    question = "attempt", function.name, exercise, told, options, left
+    question = "attempt", function.name, perform, told, options, left
     question += (runner.behind(),)
     made = runner.ask(*question, seconds=left + GRACE)
     if not isinstance(made, dict):

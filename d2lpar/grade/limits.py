@@ -30,7 +30,7 @@ class Snapshot:
 
     def __init__(self, exercises):
         chapters = {name.partition(".")[0] for name in exercises}
-        every = [e for chapter in chapters for e in checker.exercises_of(chapter)]
+        every = [e for chapter in chapters for e in checker.rubrics_of(chapter)]
         rows = [row for exercise in every for row in exercise.requirements]
         self._objects = [(each, _parts(vars(each))) for each in (*every, *rows)]
         self._modules = [

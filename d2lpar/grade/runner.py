@@ -75,7 +75,7 @@ class Runner:
         self.shell.showtraceback = lambda *args, **kwargs: None
         importlib.import_module("d2lpar.checks.variations")
         for name in settings["exercises"]:
-            checker.exercises_of(name.partition(".")[0])
+            checker.rubrics_of(name.partition(".")[0])
         hollow()
         self.watch = Watch(os.getcwd(), settings["secret"], os.getppid())
         self.before = Snapshot(settings["exercises"])
@@ -102,9 +102,10 @@ class Runner:
             return None
         return "function" if callable(value) else type(value).__name__
 
-    def attempt(self, name, exercise, case, options, seconds, loaded):
+    def attempt(self, name, perform, case, options, seconds, loaded):
         """What came of the function's call on this case, without the case.
 
+        `perform` is the exercise's, which tries a function on a case.
         `loaded` are modules that the judge has needed for its own answer: to load
         them takes time, which is not the function's.
         """
@@ -119,7 +120,7 @@ class Runner:
         before, self.watch.checking = _shelves(), True
         try:
             with within(seconds), _quiet():
-                made = checker.find(exercise).perform(function, case, **options)
+                made = perform(function, case, **options)
         finally:
             self.watch.checking = False
             self.watch.refused += [

@@ -20,6 +20,7 @@ from .calls import MESSAGES, cost_of, entry_of
 
 _TORCH = os.path.dirname(sys.modules["torch"].__file__) + os.sep
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_CHECKS = os.path.join(os.path.dirname(_OURS[:-1]), "solutions", "ex_")  # in a clone
 _WORLDS = tuple(_OURS + room + os.sep for room in ("launch", "report", "sim"))
 
 
@@ -37,7 +38,7 @@ UNBATCHED = (
 def _origin(name):
     if name.startswith(_WORLDS):
         return _START if name.endswith(_RUNNERS) else _TORCHS
-    if name.startswith(_OURS):
+    if name.startswith((_OURS, _CHECKS)):
         return _LIBRARY
     installed = "site-packages" in name or "dist-packages" in name  # Debian's, Colab's
     library = installed or name.startswith((*_STDLIB, _TORCH, "<frozen"))

@@ -8,6 +8,8 @@ import importlib
 from collections import defaultdict
 from pathlib import Path
 
+from d2lpar.checks import solutions
+
 ZOO = defaultdict(list)
 
 
@@ -33,7 +35,9 @@ def _exercise(function):
 
 
 def load():
-    """All of the zoo."""
+    """All of the zoo: these modules, and the answers in the files of exercises."""
+    for name in solutions.known():
+        ZOO[name] = solutions.load(name).answers()
     for path in sorted(Path(__file__).parent.glob("ex_*.py")):
         importlib.import_module(f"zoo.{path.stem}")
     return ZOO

@@ -1,0 +1,128 @@
+"""How an exercise is varied: the same work in other roles, so a public answer fails.
+
+A variation says how it becomes the public exercise: which part each rank plays there,
+what the arguments are, what is returned.  So cases, requirements and mistakes stand
+once, in the file of the exercise.  What `d2lpar assign` writes into notebooks is in
+`solutions/variations.toml`.
+"""
+
+import copy
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from .judging import words
+
+
+@dataclass(frozen=True)
+class Variation:
+    """One variation of an exercise.
+
+    part      (r, n) -> the part of the public exercise that rank r plays
+    given     (n, *arguments of the public exercise) -> the arguments here
+    back      (value, n) -> what it would be in the public exercise
+    shows     (outcome, n) -> what it is here; the report shows it
+    call      a case -> its call in words
+    change    fields of the Exercise that are others
+    words     what it says instead; those of `words/NN.toml` where there are none
+    """
+
+    part: Callable | None = None
+    given: Callable | None = None
+    back: Callable | None = None
+    shows: Callable | None = None
+    call: Callable | None = None
+    change: dict = field(default_factory=dict)
+    words: dict | None = None
+
+    def said(self, name):
+        """What the report of this variation says, and `varied`, for the instructor."""
+        return self.words or words(name)
+
+
+def varied(exercise, name, it):
+    """The Exercise that this Variation of `exercise` is."""
+    changed = replace(exercise, **it.change)
+    said = exercise.words | it.said(name)
+    labels = said.get("rows", {})
+    return replace(
+        changed,
+        name=name,
+        cases=functools.partial(_cases, changed.cases, it),
+        requirements=[
+            replace(row, label=labels.get(row.label, row.label))
+            for row in exercise.requirements
+        ],
+        words=said,
+        perform=functools.partial(_perform, changed.perform, it),
+        shows=functools.partial(_shown, it, exercise) if it.shows else exercise.shows,
+        public=exercise,
+    )
+
+
+def _cases(cases, it, rng):
+    """Those of the exercise; a report tells them as they are here."""
+    for case in cases(rng):
+        if it.part is not None:
+            parts = [it.part(r, case.n) for r in range(case.n)]
+            case.players = [parts.index(part) for part in range(case.n)]
+        if it.call is not None:
+            case.call = it.call(case)
+        yield case
+
+
+def _perform(perform, it, fn, case, **options):
+    """The Attempt of `fn`, told as one at the public exercise."""
+    order = case.players or range(case.n)  # the rank that plays part 0, 1, ...
+    inputs = [case.inputs[list(order).index(r)] for r in range(case.n)]
+    one = functools.partial(_call, fn, it.given, it.back, case.n)
+    attempt = perform(one, replace(case, inputs=inputs), **options)
+    attempt.case = case
+    if attempt.run is not None:
+        attempt.recorded, attempt.run = attempt.run, _by_parts(attempt.run, order)
+    if attempt.error is None:
+        attempt.values = [attempt.values[r] for r in order]
+        attempt.args = [attempt.args[r] for r in order]
+    return attempt
+
+
+def _call(fn, given, back, n, *arguments):
+    value = fn(*given(n, *arguments)) if given else fn(*arguments)
+    return turned(back, value, n) if back else value
+
+
+def _shown(it, exercise, value, n):
+    return turned(it.shows, exercise.shows(value, n), n)
+
+
+def turned(way, value, n):
+    """Return way(value, n), or the value itself where it is of a strange form."""
+    try:
+        return way(value, n)
+    except Exception:
+        return value
+
+
+def _by_parts(run, order):
+    """The Run with its figures in the order of parts."""
+    run, order = copy.copy(run), list(order)
+    for name in ("results", "bytes_sent", "messages", "peak_memory"):
+        if getattr(run, name) is not None:
+            setattr(run, name, [getattr(run, name)[r] for r in order])
+    run.traffic = run.traffic[np.ix_(order, order)]
+    return run
+
+
+# The ways to vary
+
+
+def mirror(r, n):
+    """The last rank plays the part of rank 0, and so on."""
+    return n - 1 - r
+
+
+def next_one(r, n):
+    """Rank r plays the part of rank r+1."""
+    return (r + 1) % n

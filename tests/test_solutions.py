@@ -1,0 +1,96 @@
+"""Exercises in one file: how they are written, opened, and sent to a judge."""
+
+import dataclasses
+import json
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from d2lpar.checks import answers, checker, solutions
+from d2lpar.checks.exercise import Exercise
+from d2lpar.grade import exchange
+
+EACH = pytest.mark.parametrize("name", solutions.known())
+
+
+def python(source, given=b""):
+    """What a new Python says to this source; it gets `given` by its input."""
+    done = subprocess.run(
+        [sys.executable, "-c", source], input=given, capture_output=True
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout.decode().split()
+
+
+def test_to_open_an_exercise_imports_no_other():
+    told = python(
+        "import sys; from d2lpar.checks import checker; checker.find('06.2')\n"
+        "print(*[m for m in sys.modules if '.ex_' in m])"
+    )
+    assert told == ["d2lpar.checks.solutions.ex_06_2"]
+
+
+def test_a_judge_that_sees_no_folder_takes_the_texts_that_it_is_given():
+    told = python(
+        "import json, sys; from d2lpar.checks import answers, checker, solutions\n"
+        "solutions.__path__ = []; solutions.FOLDER = solutions.FOLDER / 'none'\n"
+        "solutions.given(json.load(sys.stdin))\n"
+        "print(checker.find('06.2b').name, answers.of('06.2').function)",
+        json.dumps(solutions.texts(["06.2"])).encode(),
+    )
+    assert told == ["06.2b", "where_max"]
+
+
+HIDDEN = """
+import pickle, sys
+from d2lpar.checks import solutions
+solutions.__path__ = []
+pickle.load(sys.stdin.buffer)
+assert not [name for name in sys.modules if ".ex_" in name]
+"""
+
+
+@EACH
+def test_a_runner_needs_no_file_of_an_exercise(name):
+    """What a judge asks of it brings its own code along, and no truth."""
+    exercise = checker.find(name)
+    case = list(exercise.cases(np.random.default_rng(0)))[-1]
+    told = dataclasses.replace(case, expected=None, truth=None)
+    data = exchange.entrust((exercise.perform, told))
+    assert b"Hint: " not in data and pickle.loads(data)
+    if exercise.perform.__module__.startswith(f"{solutions.__name__}."):
+        python(HIDDEN, data)
+
+
+def test_an_edit_is_of_a_text_that_is_there_once():
+    official = answers.of("06.2")
+    assert "bit_count" in official.edited({"bit_length": "bit_count"})
+    with pytest.raises(ValueError, match="06.2: 0 times in it: 'bit_width'"):
+        official.edited({"bit_width": "bit_count"})
+
+
+def test_a_mistake_says_something_and_stands_once():
+    ex = Exercise("06.2", "Silent")
+    ex.mistake("quiet", bool, {"a": "b"})
+    with pytest.raises(ValueError, match=r"nothing is said of \['quiet'\]"):
+        _ = ex.judged
+    with pytest.raises(ValueError, match="'quiet' is there already"):
+        ex.mistake("quiet", bool)
+
+
+def test_words_have_a_sentence_and_a_hint():
+    ex = Exercise("06.2", "Words")
+    ex.mistake("short", bool, {"a": "b"}).says("It is\n    short.")
+
+    @ex.mistake("long", bool)
+    def answer(value):
+        """It is long.
+        Hint: Cut it.
+        """
+
+    words = {"short": {"sentence": "It is short."}}
+    words["long"] = {"sentence": "It is long.", "hint": "Cut it."}
+    assert ex.words == {"title": "Words"} | words
