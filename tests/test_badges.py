@@ -82,7 +82,7 @@ def test_elsewhere_than_on_github_there_are_no_badges(clone):
     badges.stamp("ada/course")
     badges.stamp("https://gitlab.com/school/courses/d2lpar")
     for path, text in texts(clone).items():
-        assert b"Open in Colab" not in text and b"ada/course" not in text, path
+        assert b"![Open in Colab]" not in text and b"ada/course" not in text, path
         if path.suffix == ".ipynb":
             address = rb"address = \"git+https://gitlab.com/school/courses/d2lpar\""
             assert address in text
@@ -148,5 +148,7 @@ def test_nothing_is_stamped_here():
     if 'address = ""' not in notebooks.INSTALL_CELL:
         pytest.skip("this clone is stamped")
     names = [ROOT / "README.md", *ROOT.glob("*/*.ipynb")]
-    found = [p.name for p in names if "Open in Colab" in p.read_text(encoding="utf-8")]
+    found = [
+        p.name for p in names if "![Open in Colab]" in p.read_text(encoding="utf-8")
+    ]
     assert found == []
