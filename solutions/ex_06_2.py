@@ -79,7 +79,6 @@ ex.require(rows.from_messages(), rows.all_waited(), ROUNDS, MESSAGES, BYTES)
 
 START, BEST = "torch.tensor([value, r])", "largest, rank = best.tolist()"
 PEERS = "(r + 2**k) % n, incoming, (r - 2**k) % n"
-BOTH = "(mine, rank), (theirs, other) = best.tolist(), incoming.tolist()"
 BETTER, RETURN = "(theirs, -other) > (mine, -rank)", "return largest, rank"
 STEPS = "range((n - 1).bit_length())"
 
@@ -148,14 +147,6 @@ ex.mistake("packed", packed, {START: "torch.tensor([value, r]).int()"}).says("""
     Hint: Such a value needs a whole int64. Send the rank as a second number in the same
     message.
 """)
-as_one = {
-    START: "torch.tensor([value]) * n + (n - 1 - r)",
-    BOTH: "mine, theirs = best, incoming",
-    BETTER: "theirs > mine",
-    BEST: "key = best.item()",
-    RETURN: "return key // n, n - 1 - key % n",
-}
-ex.wrong("packed", as_one)
 twice = lambda a: sum(a.run.messages) == 2 * fewest(a.case)
 by_one = {
     "exchange(best": "for i in (0, 1): exchange(best[i]",

@@ -36,7 +36,8 @@ def test_to_open_an_exercise_imports_no_other():
 def test_a_judge_that_sees_no_folder_takes_the_texts_that_it_is_given():
     told = python(
         "import json, sys; from d2lpar.checks import answers, checker, solutions\n"
-        "solutions.__path__ = []; solutions.FOLDER = solutions.FOLDER / 'none'\n"
+        "answers.FOLDER = solutions.FOLDER = answers.FOLDER / 'none'\n"
+        "solutions.__path__ = []\n"
         "solutions.given(json.load(sys.stdin))\n"
         "print(checker.find('06.2b').name, answers.of('06.2').function)",
         json.dumps(solutions.texts(["06.2"])).encode(),

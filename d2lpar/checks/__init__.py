@@ -1,7 +1,8 @@
 """Answers to exercises, judged by what they do and how.
 
-`checker` runs an answer on the cases of its exercise (`rubrics`), `judging` compares,
-`requirements` count bytes, messages and memory, `signs` recognise mistakes, `report`
-tells them in the words of `words/`.  Imports the concepts and what is below them; only
-`tools` import this.
+Each exercise is a file beside its solution, `solutions/ex_NN_K.py`, written with
+`exercise` and found by `solutions`; the others are in `rubrics` and `words`.  `checker`
+runs an answer on the cases of its exercise, `judging` compares, `requirements` count
+bytes, messages and memory, `signs` recognise mistakes, `report` tells them.  Imports
+the concepts and what is below them.
 """

@@ -3,10 +3,14 @@
 import ast
 import functools
 import re
+from pathlib import Path
 from typing import NamedTuple
 
 from ..shared import notebooks
 
+_PACKAGE = Path(__file__).resolve().parents[1]
+_INSIDE = _PACKAGE / "course" / "solutions"  # in a wheel
+FOLDER = _INSIDE if _INSIDE.is_dir() else _PACKAGE.parent / "solutions"
 GIVEN = {}  # {exercise: its Answer} where there is no folder to read
 
 
@@ -42,8 +46,6 @@ def of(name):
     """Return the official Answer to the exercise of this name."""
     if name in GIVEN:
         return GIVEN[name]
-    from .solutions import FOLDER
-
     return next(read(path)[name] for path in FOLDER.glob(f"{name[:2]}_*.ipynb"))
 
 

@@ -11,10 +11,8 @@ import types
 from pathlib import Path
 
 from . import answers
+from .answers import FOLDER
 
-_PACKAGE = Path(__file__).resolve().parents[1]
-_INSIDE = _PACKAGE / "course" / "solutions"
-FOLDER = _INSIDE if _INSIDE.is_dir() else _PACKAGE.parent / "solutions"
 __path__ = [str(FOLDER)]  # so that `import d2lpar.checks.solutions.ex_06_2` finds it
 
 
