@@ -112,10 +112,11 @@ def test_a_measured_table_is_paced_kept_and_shown(tmp_path):
 
 
 def test_a_record_is_shown_where_there_is_no_gpu(tmp_path, monkeypatch):
-    (tmp_path / "records").mkdir()
+    folder = tmp_path / "launch" / "records"
+    folder.mkdir(parents=True)
     table = made(Row("one", 1.0, measured=2.0, low=2.0, high=2.0))
     record = {"experiments": {"squares": table.figures("recorded on X")}}
-    (tmp_path / "records" / "x.json").write_text(json.dumps(record))
+    (folder / "x.json").write_text(json.dumps(record))
     monkeypatch.setattr(tables.resources, "files", lambda name: tmp_path)
     assert measure(squares)["one"].measured == 2.0
     assert measure(squares, width=4)["one"].measured is None  # other sizes

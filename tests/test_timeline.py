@@ -431,7 +431,7 @@ def test_a_picture_says_in_words_what_it_shows(small):
 def test_pictures_leave_pyplot_alone():
     code = (
         "import sys; from d2lpar.report import events, plots, timeline\n"
-        "from d2lpar.launch import runs\n"
+        "from d2lpar.report import runs\n"
         "assert 'matplotlib' not in sys.modules\n"
         "event = events.Event(0, 'compute', 'mm', 0, 1)\n"
         "timeline.Timeline([event], 1).plot()\n"

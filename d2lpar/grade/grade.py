@@ -28,7 +28,9 @@ KNOWS = "knows what is right; d2lpar.check is for everybody"
 MEASURES = "measures answers, or holds what does"
 LOOKS = "looks at who calls the answer, or at what is in memory"
 MODULES = {"d2lpar.checks": KNOWS, "d2lpar.grade": MEASURES}
-MODULES |= {"d2lpar.sim.torch_private": MEASURES, "d2lpar.sim": MEASURES}
+SIMULATOR = "torch_private simulator simulated matching network native streams"
+for _part in f"{SIMULATOR} offspring process_state".split():
+    MODULES[f"d2lpar.sim.{_part}"] = MEASURES
 MODULES |= dict.fromkeys(["ctypes", "_ctypes", "cloudpickle"], LOOKS)
 WORDS = {"engine", "cloudpickle"}  # texts that mean no harm
 CARRIES = "carries values past the messages that are counted"

@@ -13,7 +13,7 @@ hybrid: domain split_choice
 launch: nodes=world.nodes run=world.launch
 mesh: costs=mesh_costs gpt_parts grid pipeline=mesh_pipeline
 network_partition: layers
-pipeline: delayed schedule schedule.automatic
+pipeline: delayed schedule
 report: plots=show.plots units=show.units
 shared: d2l_loader=tools.d2l_loader data footprint model_zoo played=world.played
 sim: cluster=world.cluster measured=world.measured meter=world.meter
