@@ -18,6 +18,7 @@ import torch
 
 from ..checks import solutions
 from ..checks.judging import named_tuple
+from ..sim.by_value import Pickler
 
 MODULES = {"report.runs", "report.ledger", "report.calls", "report.timeline"}
 MODULES |= {"report.errors", "sim.cluster", "shared.played"}
@@ -83,7 +84,9 @@ def decode(data):
 
 def entrust(value):
     """The bytes of what the judge sends: the runner loads them as Python does."""
-    return cloudpickle.dumps(value)
+    file = io.BytesIO()
+    Pickler(file).dump(value)
+    return file.getvalue()
 
 
 class _Pickler(pickle.Pickler):

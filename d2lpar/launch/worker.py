@@ -24,7 +24,7 @@ import torch.distributed as dist
 from ..report.engine import Status, Waiting, is_users, waiting, where_called
 from ..report.texts import shorten
 from ..report.threads import beginning, innermost_user, user_line
-from ..sim import ship, torch_private
+from ..sim import by_value, ship, torch_private
 from ..sim.environment import of_rank
 from ..sim.outcome import RankReport
 from ..sim.pipes import Link, Message, NoInput, Output
@@ -200,7 +200,7 @@ def run_rank(start, engine, payload, store):
     with (
         torch_private.watch_calls(),
         warnings.catch_warnings(),
-        ship.classes_of_a_rank(),
+        by_value.classes_of_a_rank(),
         DrawnOnHost() if _on_gpu(start) else contextlib.nullcontext(),
     ):
         # the simulator would show them once, processes once a rank

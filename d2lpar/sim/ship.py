@@ -3,86 +3,24 @@
 The same bytes serve every world, so that a rank that is a thread gets what a rank
 that is a process gets.  A function travels with the globals it uses; a function of an
 imported module of the user's own travels by value too, so that its globals are not
-shared.  Tensors travel with their storage: views and tied weights stay tied.  A class
-that a cell defines is another one on each rank, with attributes of its own; what comes
-back is of the caller's class again.
+shared.  Tensors travel with their storage: views and tied weights stay tied.
 """
 
-import contextlib
-import functools
-import importlib
-import inspect
 import io
 import os
 import pickle
 import random
 import sys
-import sysconfig
-import threading
-import types
 from types import ModuleType
 from typing import NamedTuple
 
-import cloudpickle
 import numpy as np
 import torch
-from cloudpickle import cloudpickle as by_value
 
-from .patching import patched
-
-_Cached = type(functools.cache(len))
-by_reference = by_value._should_pickle_by_reference
-
-_SHARED = tuple(
-    path for key, path in sysconfig.get_paths().items() if "lib" in key and path
-)
-
+from .by_value import Pickler, Unpacker, is_copy, users_modules
 
 # the generators whose methods `from random import ...` and numpy's twin give
 _RANDOM = {id(random._inst): random, id(np.random.mtrand._rand): np.random}
-
-
-class Pickler(cloudpickle.Pickler):
-    """cloudpickle's, but a class with `__slots__` has them on the other side, too.
-
-    cloudpickle rebuilds such a class with a `__dict__`, so that the state of its
-    instances does not fit the caller's own class when they come back.
-
-    A module of a kind of its own goes by name.  `self.config` beside `dist` brings one
-    along, since torch.distributed.config is such a module.
-    """
-
-    def reducer_override(self, obj):
-        odd = isinstance(obj, ModuleType) and type(obj) is not ModuleType
-        if odd and sys.modules.get(obj.__name__) is obj:
-            return importlib.import_module, (obj.__name__,)
-        if isinstance(obj, _Cached) and not by_reference(obj.__wrapped__):
-            return _cached, (obj.__wrapped__, obj.cache_parameters())
-        reduced = super().reducer_override(obj)
-        slots = isinstance(obj, type) and "__slots__" in vars(obj)
-        if slots and not issubclass(obj, tuple):  # those of a named tuple are empty
-            return _with_slots(obj, reduced)
-        return reduced
-
-
-def _cached(function, parameters):
-    """A function with a cache of its own, which is empty."""
-    return functools.lru_cache(**parameters)(function)
-
-
-def _with_slots(cls, reduced):
-    """How to rebuild a class, its slots made with it and not written afterwards."""
-    if reduced is NotImplemented or reduced[0] is not by_value._make_skeleton_class:
-        return reduced
-    make, (*before, kwargs, tracker, extra), (state, slots), *more = reduced
-    kwargs = {**kwargs, "__slots__": cls.__slots__}
-    made = (types.MemberDescriptorType, types.GetSetDescriptorType)
-    state = {
-        name: value
-        for name, value in state.items()
-        if name not in ("__slots__", "__slotnames__") and not isinstance(value, made)
-    }
-    return make, (*before, kwargs, tracker, extra), (state, slots), *more
 
 
 class _Packer(Pickler):
@@ -163,47 +101,6 @@ def _rebuild(memory, offset, shape, stride, dtype, is_parameter, requires_grad, 
     return tensor
 
 
-def _submodules(code, packages):
-    """The loaded submodules of `packages` that `code` can name, such as torch.nn.
-
-    cloudpickle's own compares the name of every loaded module, for every function.
-    """
-    found, parents = [], [m for m in packages if isinstance(m, ModuleType)]
-    parents = [m.__name__ for m in parents if getattr(m, "__package__", None)]
-    while parents:
-        parent = parents.pop()
-        names = dict.fromkeys(f"{parent}.{name}" for name in code.co_names)
-        names = [name for name in names if sys.modules.get(name) is not None]
-        found += [sys.modules[name] for name in names]
-        parents += names
-    return found
-
-
-@contextlib.contextmanager
-def _by_value(functions):
-    """The modules in which the user wrote `functions` are pickled by value inside."""
-    modules = {inspect.getmodule(inspect.unwrap(fn)) for fn in functions}
-    modules = [module for module in modules if _of_the_user(module)]
-    for module in modules:
-        cloudpickle.register_pickle_by_value(module)
-    try:
-        with patched((by_value, "_find_imported_submodules", lambda _: _submodules)):
-            yield
-    finally:
-        for module in modules:
-            cloudpickle.unregister_pickle_by_value(module)
-
-
-def _of_the_user(module):
-    """Neither a notebook, which travels by value anyway, nor an installed package."""
-    name = getattr(module, "__name__", "__main__")
-    file = getattr(module, "__file__", None) or ""
-    mine = name.split(".")[0] == __package__.split(".")[0]
-    known = name in cloudpickle.list_registry_pickle_by_value()
-    travels = name == "__main__" or known or mine or not file
-    return not travels and not file.startswith(_SHARED)
-
-
 _NOT_COPIED = "every rank has its own copy of all that goes in and out"
 
 
@@ -214,7 +111,7 @@ def pack(obj, *functions):
     """
     file = io.BytesIO()
     try:
-        with _by_value(functions):
+        with users_modules(functions):
             _Packer(file).dump(obj)
     except (pickle.PicklingError, TypeError, AttributeError, RecursionError) as error:
         reason = str(error).strip().split("\n")[0]
@@ -242,59 +139,14 @@ def pack_result(value):
         raise TypeError(f"what the rank returned cannot be copied: {error}") from error
 
 
-_rank = threading.local()  # .classes: those of the rank that this thread is
-
-
-class Unpacker(pickle.Unpickler):
-    """Reads what `pack` wrote.  A class that is known here stays as it is.
-
-    cloudpickle would take the caller's own class for its copy, and write the state
-    that the class has on the other side into it.
-    """
-
-    def __init__(self, file):
-        super().__init__(file)
-        self._known = getattr(_rank, "classes", by_value._DYNAMIC_CLASS_TRACKER_BY_ID)
-        self._new = set()
-
-    def find_class(self, module, name):
-        if module == by_value.__name__ and name.startswith("_make_skeleton_"):
-            return functools.partial(self._class, getattr(by_value, name))
-        if module == by_value.__name__ and name == "_class_setstate":
-            return self._fill
-        return super().find_class(module, name)
-
-    def _class(self, make, *description):
-        *description, name, extra = description
-        cls = self._known.get(name)
-        if cls is None:
-            cls = self._known[name] = make(*description, None, extra)
-            by_value._DYNAMIC_CLASS_TRACKER_BY_CLASS[cls] = name
-            self._new.add(cls)
-        return cls
-
-    def _fill(self, cls, state):
-        return by_value._class_setstate(cls, state) if cls in self._new else cls
-
-
 def unpack(data):
     """The object of `pack`, sharing nothing with the original."""
     return Unpacker(io.BytesIO(data)).load()
 
 
-@contextlib.contextmanager
-def classes_of_a_rank():
-    """Inside, this thread is a rank: what it unpacks has classes of its own."""
-    _rank.classes = {}
-    try:
-        yield
-    finally:
-        del _rank.classes
-
-
 def as_callers(error):
     """An exception of a rank, of the caller's class if a cell defines its class."""
-    if type(error) not in by_value._DYNAMIC_CLASS_TRACKER_BY_CLASS:
+    if not is_copy(type(error)):
         return error
     try:
         return unpack(pack(error)).with_traceback(error.__traceback__)

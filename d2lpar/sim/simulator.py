@@ -31,7 +31,7 @@ from ..report.threads import (
     processor,
     users_part,
 )
-from . import ship, torch_private
+from . import by_value, ship, torch_private
 from .environment import own_environments
 from .interrupts import Interrupts
 from .matching import Matching
@@ -326,7 +326,7 @@ def run_rank(sim, engine, payload):
         with (
             torch_private.rank_thread(engine),
             sim.randomness.device_of(sim.device),
-            ship.classes_of_a_rank(),
+            by_value.classes_of_a_rank(),
         ):
             torch_private.join_world("sim", engine.rank, sim.n, sim.store)
             # what is raised from outside arrives in the function, nowhere else

@@ -10,7 +10,7 @@ import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 import torch.distributed.nn.functional  # it keeps the group of the moment of its import
 
-from .. import ship
+from .. import by_value
 from ..patching import in_both, patched
 from .group import Group, join_again
 from .here import current_engine, here
@@ -29,8 +29,8 @@ def watch_calls():
     )
     with patched(
         *by_both,
-        (c10d, "_pickler", lambda usual: _for_cells(usual, ship.Pickler)),
-        (c10d, "_unpickler", lambda usual: _for_cells(usual, ship.Unpacker)),
+        (c10d, "_pickler", lambda usual: _for_cells(usual, by_value.Pickler)),
+        (c10d, "_unpickler", lambda usual: _for_cells(usual, by_value.Unpacker)),
         (torch.UntypedStorage, "resize_", _watched_resize),
         (torch.optim.Adam, "_init_group", _counting_on_host),
         (torch._C, "_get_accelerator", _of_this_rank),
@@ -38,13 +38,13 @@ def watch_calls():
         yield
 
 
-def _for_cells(usual, by_value):
-    """`by_value` where a cell's classes travel; a script's are on every rank."""
+def _for_cells(usual, copying):
+    """`copying` where a cell's classes travel; a script's are on every rank."""
 
     def pickler(*args, **kwargs):
         engine = current_engine()
         plain = engine is not None and engine.gpus is not None
-        return (usual if plain else by_value)(*args, **kwargs)
+        return (usual if plain else copying)(*args, **kwargs)
 
     return pickler
 
