@@ -459,3 +459,18 @@ def test_one_expert_is_the_dense_model():
     sparse = ExpertModel(**same, experts=1, chosen=1)
     assert sparse.parameters == dense.parameters + 4 * 64  # the routers
     assert sparse.bytes_per_token() == 64 * 4
+
+
+def test_the_planner_refuses_experts():
+    """It would count one expert in a layer."""
+    from d2lpar import planning
+
+    model, cluster = PUBLISHED["DeepSeek-V3"], d2lpar.Cluster.of("8xH100")
+    for ask in (
+        lambda: planning.predict(model, cluster, planning.Plan(data=8), 8),
+        lambda: planning.plans(model, cluster, 8),
+        lambda: planning.mfu(model, 1.0, 8, 1e15),
+        lambda: model.flops(8),
+    ):
+        with pytest.raises(ValueError, match="this one has 256 experts in a layer"):
+            ask()

@@ -59,6 +59,40 @@ def script(body, **more):
 # A script is executed as torchrun would
 
 
+JOIN = "import torch.distributed as dist\nprint(dist.is_initialized(), {0})\n"
+JOIN += "if {0}: dist.init_process_group()\n"
+
+
+def test_ranks_that_join_no_group_are_an_error(folder):
+    """Else two models would be trained alone, and the exit status be 0."""
+    rank = 'int(__import__("os").environ["RANK"]) == 1'
+    for condition, who in (("False", "2 ranks of 2 (0, 1)"), (rank, "1 rank of 2 (0)")):
+        result = call(folder, "-n", "2", train=JOIN.format(condition))
+        assert result.exit_code == 1
+        assert f"RuntimeError: {who} joined no process group" in result.stderr
+        assert "[rank 1] False" in result.stdout  # as under torchrun
+        assert call(folder, "-n", "1", train=JOIN.format(condition)).exit_code == 0
+    assert call(folder, "-n", "2", train=JOIN.format("True")).exit_code == 0
+    result = call(folder, "-n", "2", train="import torch.distributed as d\nd.barrier()")
+    assert result.exit_code == 1
+    assert "Default process group has not been initialized" in result.stderr
+
+
+def test_a_profiler_on_every_rank_is_refused(folder):
+    """Two at once ended the process with a segmentation fault."""
+    body = """
+        with torch.profiler.profile() if {} else open(os.devnull):
+            x = torch.ones(3)
+            dist.all_reduce(x)
+            assert x.tolist() == [2.0] * 3
+        """
+    result = call(folder, "-n", "2", **script(body.format("True")))
+    assert result.exit_code == 1
+    assert "torch.profiler already watches rank 0. Simulated ranks" in result.stderr
+    for _ in range(2):  # nothing of the last one is left
+        assert call(folder, "-n", "2", **script(body.format("rank"))).exit_code == 0
+
+
 def test_every_rank_has_its_arguments_modules_and_globals(folder):
     parts = script(
         """

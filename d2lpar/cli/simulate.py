@@ -95,9 +95,27 @@ def simulate(program, ranks, cluster=None, gloo=False, timeout=60.0):
     ):
         try:
             options = {"cluster": cluster, "timeout": timeout}
-            return launch.run(play, program, **world, **options), None
+            run = launch.run(play, program, **world, **options)
+            return run, outsiders(run)
         except (RankError, Interrupted) as error:
             return error.run, error
+
+
+def outsiders(run):
+    """A RuntimeError where ranks joined no process group, and so worked alone; or None.
+
+    torchrun would let those that joined wait for the others.
+    """
+    apart = [str(rank) for rank, used in enumerate(run.results) if not used.joined]
+    if run.world_size == 1 or not apart:
+        return None
+    return RuntimeError(
+        f"{counted(len(apart), 'rank')} of {run.world_size} ({', '.join(apart)}) "
+        "joined no process group, and ran the script as if there were one rank only. "
+        "Call torch.distributed.init_process_group() on every rank, or take -n 1. If "
+        "an installed package was to call it, copy the package's folder beside the "
+        "script, because ranks share what installed packages remember."
+    )
 
 
 def failure(error):
@@ -160,9 +178,9 @@ def shared_gpus(run):
     """
     per_node = (run.cluster and run.cluster.per_node) or run.world_size
     users = {}
-    for rank, named in enumerate(run.results):
-        if named is not None and len(named) == 1:
-            users.setdefault((rank // per_node, named[0]), []).append(rank)
+    for rank, used in enumerate(run.results):
+        if used is not None and len(used.gpus) == 1:
+            users.setdefault((rank // per_node, used.gpus[0]), []).append(rank)
     for (_, index), ranks in users.items():
         if len(ranks) > 1:
             return [

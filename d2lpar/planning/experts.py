@@ -81,6 +81,19 @@ class ExpertModel(Model):
         """Parameters that a token uses, as the authors of the model count them."""
         return self.count(self.chosen) - (0 if self.table_counts else self.table)
 
+    @property
+    def split(self):
+        """Refused: the planner's blocks are dense, and would hold one expert each."""
+        raise ValueError(
+            f"The planner counts dense models, and this one has {self.experts} experts "
+            "in a layer: their messages and their balance are not among its formulas. "
+            "Its parameters and bytes_per_token() are known; for times, plan a Model."
+        )
+
+    def flops(self, batch, recompute="none", causal=False):
+        """Refuse, as `split`."""
+        return self.split
+
     def bytes_per_token(self, copies=None, dispatch=2, combine=2):
         """Bytes that one token sends in one layer, forward: there and back.
 

@@ -273,6 +273,8 @@ _TOLD = {
     "is_initialized": lambda gpus: True,
     "is_bf16_supported": lambda gpus, *_: _capability(gpus) >= (8, 0),
     "current_accelerator": lambda gpus, *_: torch.device("cuda"),
+}
+_TOLD_OF_GROUPS = {
     "get_backend": lambda gpus, group=None: gpus.engine.asked or "nccl",
     "get_default_backend_for_device": lambda gpus, device: "nccl",
 }
@@ -313,10 +315,12 @@ _CLASSES = {"Event": Event, "Stream": Stream}
 def changes():
     """What `patched` replaces in torch: (holder, name, new)."""
     holders = [torch.cuda, torch.cuda.nvtx, torch.cuda.nccl]
-    for holder in [*holders, torch.accelerator, torch.distributed]:
+    for holder in [*holders, torch.accelerator]:
         for name, function in (_TOLD | _PLAYED).items():
             if callable(vars(holder).get(name)):
                 yield holder, name, instead(function, name in _TOLD)
+    for name, function in _TOLD_OF_GROUPS.items():
+        yield torch.distributed, name, instead(function, to_the_script=True)
     for name, played in _CLASSES.items():
         yield torch.cuda, name, lambda _, played=played: played
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+import torch.distributed as dist
 
 from ...report.engine import _OURS
 from ...report.threads import users_part
@@ -40,6 +41,13 @@ class Script(NamedTuple):
     package: str | None = None
 
 
+class Used(NamedTuple):
+    """The numbers of the GPUs that a rank has named, and whether it joined a group."""
+
+    gpus: list
+    joined: bool
+
+
 def read(path):
     """The code of a script; raises OSError or SyntaxError."""
     with open(path, "rb") as file:
@@ -63,13 +71,16 @@ def surroundings(script, virtual):
 
 
 def play(script):
-    """Execute the script on this rank; gives the numbers of the GPUs it has named.
+    """Execute the script on this rank; gives what of its rank it has used.
 
-    It ends as Python would: `sys.exit()` and `sys.exit(0)` are no failures.  An
+    The rank is in no process group until the script joins one, as under torchrun.  It
+    ends as Python would: `sys.exit()` and `sys.exit(0)` are no failures.  An
     exception carries the script's own traceback as text, `script_traceback`.
     """
     engine = current_engine()
     engine.gpus = PlayedGpus(engine)
+    dist.destroy_process_group()
+    before = engine.times_joined
     with contextlib.ExitStack() as stack:
         if _local is None:
             stack.enter_context(surroundings(script, virtual=False))
@@ -83,7 +94,7 @@ def play(script):
             with contextlib.suppress(AttributeError):
                 error.script_traceback = _as_text(error)
             raise
-    return sorted(engine.gpus.used)
+    return Used(sorted(engine.gpus.used), engine.times_joined > before)
 
 
 def _execute(path, at_exit):

@@ -9,7 +9,7 @@ import torch.distributed.distributed_c10d as c10d
 import torch.utils._python_dispatch as modes
 
 from .here import here
-from .patches import saves_at_once, watch_calls
+from .patches import close_profiler, saves_at_once, watch_calls
 from .short_ways import short_ways
 
 
@@ -21,6 +21,7 @@ def rank_thread(engine):
         try:
             yield
         finally:
+            close_profiler()
             torch._C._distributed_c10d._unregister_all_process_groups()
             here.engine = here.world = None
 

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 import torch.distributed.nn.functional  # it keeps the group of the moment of its import
+from torch.autograd import profiler
 
 from .. import by_value
 from ..patching import in_both, patched
@@ -34,6 +35,7 @@ def watch_calls():
         (torch.UntypedStorage, "resize_", _watched_resize),
         (torch.optim.Adam, "_init_group", _counting_on_host),
         (torch._C, "_get_accelerator", _of_this_rank),
+        *_profilers(),
     ):
         yield
 
@@ -157,6 +159,46 @@ def _counting_on_host(original):
             return original(self, *args, **kwargs)
 
     return _init_group
+
+
+def _profilers():
+    """Refuse a second profiler at the same time, which would end this process."""
+    holders = [None] if profiler._is_profiler_enabled else []  # None: not a rank
+
+    def preparing(original):
+        @functools.wraps(original)
+        def _prepare_profiler(*args, **kwargs):
+            mine = current_engine()
+            if holders and holders != [mine]:
+                other = holders[0]
+                who = "this process" if other is None else f"rank {other.rank}"
+                raise RuntimeError(
+                    f"torch.profiler already watches {who}. Simulated ranks are "
+                    "threads, and it watches one at a time: profile on one rank, as in "
+                    '`if dist.get_rank() == 0`, or run on processes (backend="gloo")'
+                )
+            holders[:] = [mine]
+            return original(*args, **kwargs)
+
+        return _prepare_profiler
+
+    def disabling(original):
+        @functools.wraps(original)
+        def _disable_profiler():
+            holders.clear()
+            return original()
+
+        return _disable_profiler
+
+    yield profiler, "_prepare_profiler", preparing
+    yield profiler, "_disable_profiler", disabling
+
+
+def close_profiler():
+    """End what this rank profiles and has not ended; its thread is about to end."""
+    if torch._C._autograd._profiler_enabled():
+        profiler._disable_profiler()
+        profiler._run_on_profiler_stop()
 
 
 def _watched_resize(original):
