@@ -18,7 +18,8 @@ ARG TORCH=torch==2.13.0
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 RUN pip install --no-cache-dir --index-url "$TORCH_INDEX" "$TORCH"
 COPY --from=wheel /wheels /wheels
-RUN pip install --no-cache-dir "$(echo /wheels/*.whl)[lab]"
+COPY constraints.txt /wheels/
+RUN pip install --no-cache-dir -c /wheels/constraints.txt "$(echo /wheels/*.whl)[lab]"
 RUN pip install --no-cache-dir --no-deps d2l==1.0.3
 RUN useradd --create-home --uid 1000 learner
 USER learner

@@ -17,10 +17,13 @@
 #   make mutants  try whether the checks reject every small fault in the official answers
 #   make gpus     every cell and every proven path on GPUs that are only pretended
 #   make portable  chapters and unit tests with other kernels of torch, on 1 and 2 threads
-#   make newest   make test with the newest torch, in an environment of its own
+#   make lock     write constraints.txt, the versions that `make run` and `make test` install
+#   make newest   make test with the newest of everything, in an environment of its own
+#   make oldest   the same with every lower bound of pyproject.toml
 #   make colab    try the course with Colab's versions; needs Python 3.13
 #
-# NEWEST="torch==2.14.1" is for newest: that one instead.
+# NEWEST="torch==2.14.1" is for newest: that torch instead.
+# CONSTRAINTS= takes the newest version of every package, and another file other ones.
 # CHAPTERS="04" limits run, execute, sync, slides and colab to some chapters.
 # BENCH="--quick" and other options are for bench.  OFFLINE=1 installs from the folder
 # wheelhouse/ alone.
@@ -31,6 +34,8 @@
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
 NEWEST ?= torch
+OLDEST ?= torch==2.11.0
+CONSTRAINTS ?= constraints.txt
 VENV ?= .venv
 JUPYTER_FLAGS ?=
 CHAPTERS ?=
@@ -66,6 +71,13 @@ KERNELS ?= -p tests.forked_kernels
 # Nothing is compiled that nobody imports; what is imported is compiled once and kept.
 export PYTHONDONTWRITEBYTECODE :=
 PIP = $(BIN)/pip install --no-compile
+# The tested versions of everything, and the torch that is there.
+INSTALL = $(BIN)/python authoring/install.py -c "$(CONSTRAINTS)" -c $(VENV)/keep.txt
+# All but torch and what comes with CUDA; with the oldest torch, whose own bounds are the
+# narrowest, so that it goes with every torch.
+LOCKED = echo "$(OLDEST)" | $(BIN)/uv pip compile -q pyproject.toml - --all-extras \
+    --no-sources --no-annotate --no-header
+LOCKABLE = grep -vE "^(torch|triton|nvidia-[a-z0-9-]*|cuda-[a-z]*)=="
 # A check of addresses in JSON, which no notebook has; every start of Jupyter, nbclient
 # and pytest would spend seconds on its grammar. Those who import it do without.
 SLIM = @$(BIN)/pip uninstall -q -y rfc3987-syntax
@@ -82,7 +94,7 @@ PLAIN = env -u D2LPAR_BACKEND -u D2LPAR_RANKS D2LPAR_PROGRESS=0 $(HERE)
 # of processor where the work takes hundredths.
 units notebooks processes gpus: export OMP_WAIT_POLICY = passive
 
-.PHONY: run lab test ready quick lint units mutants coverage notebooks processes newest bench execute sync exercises setup
+.PHONY: run lab test ready quick lint units mutants coverage notebooks processes newest oldest lock bench execute sync exercises setup
 .PHONY: soak gpus wheelhouse site slides browse colab portable
 .DEFAULT_GOAL := run
 
@@ -216,7 +228,23 @@ portable: ready
 newest:
 	@test -x $(VENV)/newest/bin/python || $(PYTHON) -m venv $(VENV)/newest
 	@$(VENV)/newest/bin/pip install --no-compile --upgrade "$(NEWEST)"
-	@$(MAKE) --no-print-directory test VENV=$(VENV)/newest
+	@rm -f $(VENV)/newest/installed
+	@$(MAKE) --no-print-directory test VENV=$(VENV)/newest CONSTRAINTS= \
+	    UPGRADE="--upgrade --upgrade-strategy eager"
+
+oldest: setup
+	@$(PIP) -q uv
+	@test -x $(VENV)/oldest/bin/python || $(PYTHON) -m venv $(VENV)/oldest
+	@$(LOCKED) --resolution lowest-direct > $(VENV)/locked.txt
+	@$(LOCKABLE) $(VENV)/locked.txt > $(VENV)/oldest/constraints.txt
+	@$(MAKE) --no-print-directory test VENV=$(VENV)/oldest TORCH="$(OLDEST)" \
+	    CONSTRAINTS=$(VENV)/oldest/constraints.txt
+
+lock: setup
+	@$(PIP) -q uv
+	@$(LOCKED) --universal --python-version 3.11 > $(VENV)/locked.txt
+	@{ echo "# Tested versions, for Python 3.11 to 3.13; written by: make lock"; \
+	    $(LOCKABLE) $(VENV)/locked.txt; } > constraints.txt
 
 # Colab's packages in a folder of their own.  The first cell of a chapter installs
 # d2lpar, from a wheel of this clone; then each chapter runs where the clone is not.
@@ -243,13 +271,13 @@ setup: $(STAMP)
 # A torch that is there is used and kept: first the one in $(VENV), then the one that
 # $(PYTHON) has (a path file lets $(VENV) see it). Where there is none, $(TORCH), and
 # without an NVIDIA driver its build for the CPU if there is one.
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml $(wildcard $(CONSTRAINTS))
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -c "$(HAS)" torch || $(PYTHON) -c "$(WHERE_TORCH)" \
 	    > "$$($(BIN)/python -c '$(PURELIB)')/torch_of_python.pth"
 	@$(BIN)/python -c "$(HAS)" torch || $(BIN)/python authoring/get_torch.py "$(TORCH)"
 	@$(BIN)/python -c "$(KEEP_TORCH)" > $(VENV)/keep.txt
-	$(PIP) -q -c $(VENV)/keep.txt -e ".[$(EXTRAS)]"
+	$(INSTALL) $(UPGRADE) -e ".[$(EXTRAS)]"
 	$(SLIM)
 	@$(PIP) -q --no-deps d2l==1.0.3 || \
 	    echo "Warning: d2l 1.0.3 was not installed. The course runs without it."
@@ -257,12 +285,12 @@ $(STAMP): pyproject.toml
 
 # nbgrader puts a menu of its own into JupyterLab, which only instructors want.
 $(GRADER): $(STAMP)
-	@$(BIN)/python -c "$(HAS)" nbgrader || $(PIP) -q -c $(VENV)/keep.txt -e ".[instructor]"
+	@$(BIN)/python -c "$(HAS)" nbgrader || $(INSTALL) -e ".[instructor]"
 	$(SLIM)
 	@touch $@
 
 $(SITE): $(STAMP)
-	@$(BIN)/python -c "$(HAS)" furo || $(PIP) -q -c $(VENV)/keep.txt -e ".[site]"
+	@$(BIN)/python -c "$(HAS)" furo || $(INSTALL) -e ".[site]"
 	$(SLIM)
 	@touch $@
 

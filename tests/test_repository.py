@@ -7,9 +7,12 @@ import subprocess
 import sys
 import textwrap
 import tomllib
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
+import yaml
+from packaging.version import Version
 
 import d2lpar
 from conftest import ROOT
@@ -344,14 +347,34 @@ def test_dependencies_have_lower_bounds_only():
     assert "d2l" not in everything
 
 
-def test_environment_agrees_with_pyproject():
-    text = (ROOT / "environment.yml").read_text()
-    package = r"^  - ([a-z0-9-]+)[>=]=([0-9.]+)$"
-    conda = dict(re.findall(package, text, re.MULTILINE))
-    wanted = requirements("lab", "test") | {"python": PROJECT["requires-python"][2:]}
-    wanted["pytorch"] = wanted.pop("torch")
-    assert conda == wanted
-    assert "- d2l" not in text
+def locked():
+    """Name to the versions that constraints.txt has of it: some depend on Python's."""
+    found = defaultdict(list)
+    for line in (ROOT / "constraints.txt").read_text().splitlines()[1:]:
+        name, version = re.fullmatch(r"([a-z0-9-]+)==([^ ;]+)( ; .+)?", line).groups()[
+            :2
+        ]
+        found[name].append(Version(version))
+    return found
+
+
+def test_tested_versions_are_within_the_bounds():
+    for name, bound in (requirements(*PROJECT["optional-dependencies"])).items():
+        versions = locked()[name]
+        assert name == "torch" or (versions and min(versions) >= Version(bound)), name
+    assert "torch" not in locked()  # that of the machine, or TORCH of the Makefile
+
+
+def test_every_way_to_install_takes_the_tested_versions():
+    """But uv's, which has none, and the wheel, which has lower bounds alone."""
+    environment = yaml.safe_load((ROOT / "environment.yml").read_text())
+    *conda, pip = environment["dependencies"]
+    assert conda == ["python>=3.11,<3.14", "pip", "pytorch>=2.11"]
+    assert pip == {"pip": ["-c constraints.txt", "-e .[lab,test]"]}
+    for name in ("Dockerfile", "binder/postBuild", ".github/workflows/test.yml"):
+        lines = (ROOT / name).read_text(encoding="utf-8").splitlines()
+        ours = [line for line in lines if "pip install" in line and "[lab" in line]
+        assert ours and all("constraints.txt" in line for line in ours), name
 
 
 def test_version_is_the_same_everywhere():

@@ -45,7 +45,7 @@ def test_a_command_calls_what_is_there(command):
         assert words == ["build", "--tag", "d2lpar", "."]
         assert (ROOT / "Dockerfile").is_file()
     else:
-        known = ("python -m pip install", "python -m build", "uv sync")
+        known = ("python -m pip install", "python -m build", "uv sync", "gh issue")
         assert command.startswith(known)
 
 
@@ -99,8 +99,17 @@ def test_what_takes_long_are_fixtures_of_the_tests():
     assert all(f"def {name}(tmp_path_factory" in text for name in SHARED)
 
 
+def test_a_red_night_opens_an_issue():
+    nightly = [name for name, job in JOBS.items() if "'schedule'" in job.get("if", "")]
+    assert sorted(["report", *JOBS["report"]["needs"]]) == sorted(nightly)
+    assert JOBS["report"]["if"].startswith("failure()")
+
+
 def test_it_runs_every_night_may_only_read_and_ends():
     assert WORKFLOW[True]["schedule"]  # YAML reads the word `on` as true
     assert WORKFLOW["permissions"] == {"contents": "read"}
-    assert all("permissions" not in job for job in JOBS.values())
+    able = {
+        name: job["permissions"] for name, job in JOBS.items() if "permissions" in job
+    }
+    assert able == {"report": {"issues": "write"}}
     assert all(job["timeout-minutes"] <= 60 for job in JOBS.values())
