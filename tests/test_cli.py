@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -54,12 +55,22 @@ def course(tmp_path, monkeypatch):
 def test_run_prints_a_row_per_chapter_and_fails_if_one_does(course):
     before = [path.read_bytes() for path in notebooks.find()]
     result = invoke("run")
-    good, bad = result.stdout.strip().splitlines()
-    assert good.startswith("00_good")
-    assert good.endswith("s  sim, 4 ranks    pass")
+    good, bad, total = result.stdout.splitlines()
+    assert good.startswith("  1 of 2  00_good")
+    assert re.search(r"s  sim, 4 ranks    pass  about \d+ s left$", good)
+    assert re.fullmatch(r"1 of 2 passed in \d+ s", total)
+    assert bad.startswith("  2 of 2  01_bad") and "left" not in bad
     assert "FAIL in cell 2: `x / 0`: ZeroDivisionError: division by zero" in bad
     assert result.exit_code == 1
     assert [path.read_bytes() for path in notebooks.find()] == before
+
+
+def test_the_time_that_is_left_is_told_in_minutes():
+    assert [console.minutes(s) for s in (0.4, 59.6, 414)] == [
+        "0 s",
+        "1 min 0 s",
+        "6 min 54 s",
+    ]
 
 
 def test_run_of_one_chapter_in_another_world(course):

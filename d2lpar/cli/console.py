@@ -2,6 +2,7 @@
 
 import contextlib
 import difflib
+import time
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -57,14 +58,20 @@ def difference(old, new, name):
     return "\n".join(lines)
 
 
-def row(outcome):
+def row(outcome, place, left=""):
     """A line about an executed chapter, and one per number that changed in its text."""
-    text = Text(f"{outcome.path.stem:<22}{outcome.seconds:6.1f} s  ")
+    text = Text(f"{place:>8}  {outcome.path.stem:<22}{outcome.seconds:6.1f} s  ")
     text.append(f"{outcome.world:<16}")
     if outcome.failure is None:
-        text.append("pass", style="green")
+        text.append("pass", style="green").append(left, style="dim")
         return text.append("".join(f"\n    {line}" for line in outcome.news))
-    return text.append(f"FAIL in {outcome.failure}", style="red")
+    return text.append(f"FAIL in {outcome.failure}", style="red").append(left)
+
+
+def minutes(seconds):
+    """`45 s`, `6 min 54 s`."""
+    whole, rest = divmod(round(seconds), 60)
+    return f"{whole} min {rest} s" if whole else f"{rest} s"
 
 
 def _measure_for(paths):
@@ -81,23 +88,34 @@ def _measure_for(paths):
 
 
 def each(paths, one):
-    """`one(path, on_cell)` is done for every path; exit 1 if a chapter failed."""
+    """`one(path, on_cell)` is done for every path; exit 1 if a chapter failed.
+
+    Each row says how long the rest will take, if its cells take as long as these.
+    """
     if not paths:
         raise Refused("There are no notebooks in chapters/.")
     _measure_for(paths)
     console = Console(highlight=False, soft_wrap=True)
-    failed = 0
+    failed, total, start = 0, len(paths), time.monotonic()
+    counts = [_code_cells(path) for path in paths]
     with progress("cells", console) as bar:
-        for path in paths:
-            cells = notebooks.read(path)["cells"]
-            total = sum(cell["cell_type"] == "code" for cell in cells)
-            task = bar.add_task(path.stem, total=total)
+        for number, path in enumerate(paths, start=1):
+            task = bar.add_task(path.stem, total=counts[number - 1])
             outcome = one(path, lambda task=task: bar.advance(task))
             bar.remove_task(task)
-            console.print(row(outcome))
             failed += outcome.failure is not None
+            passed = time.monotonic() - start
+            rest = passed * sum(counts[number:]) / max(sum(counts[:number]), 1)
+            left = f"  about {minutes(rest)} left" if number < total else ""
+            console.print(row(outcome, f"{number} of {total}", left))
+    if total > 1:
+        console.print(f"{total - failed} of {total} passed in {minutes(passed)}")
     if failed:
         raise typer.Exit(1)
+
+
+def _code_cells(path):
+    return sum(cell["cell_type"] == "code" for cell in notebooks.read(path)["cells"])
 
 
 def progress(of, console):
