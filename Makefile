@@ -2,7 +2,8 @@
 #
 #   make run      execute every chapter on this machine and report a row per chapter
 #   make lab      open a copy of the course, work/, in JupyterLab at chapter 00
-#   make test     run every test, and every chapter twice: simulated and on processes
+#   make test     run the tests of the day: every chapter and solution, some on processes
+#   make thorough  run all others, an hour; PART=site runs a part of it
 #   make quick    lint, types, tests that take seconds, one chapter: the author's loop
 #   make lint     the linter and the types alone
 #   make coverage  which lines of the library the unit tests run
@@ -61,9 +62,9 @@ OF_FILES = $(addprefix --ignore=tests/test_,$(addsuffix .py,assign badges contai
     first_cell get_torch gradebook packaging repository site site_built slurm wheelhouse workflow \
     working_copy))
 NOTEBOOKS = $(wildcard chapters/*.ipynb solutions/*.ipynb)
-# On processes these would run as they run anyway: 01 to 03 start no ranks, and 16 says in
-# which world they are.
-RANKED = $(filter-out $(addprefix chapters/,01% 02% 03% 16%),$(wildcard chapters/*.ipynb))
+# By day these run on processes, at night all but 01 to 03, which start no ranks, and 16,
+# which says in which world they are.
+RANKED = $(filter $(addprefix chapters/,00% 04% 06% 13%),$(NOTEBOOKS))
 PYTEST = $(BIN)/python -m pytest -q
 NBVAL = -p tests.patient_kernels --nbval-current-env --nbval-cell-timeout=600
 # KERNELS="" gives every notebook an interpreter of its own, as a user's has.
@@ -95,7 +96,7 @@ PLAIN = env -u D2LPAR_BACKEND -u D2LPAR_RANKS D2LPAR_PROGRESS=0 $(HERE)
 units notebooks processes gpus: export OMP_WAIT_POLICY = passive
 
 .PHONY: run lab test ready quick lint units mutants coverage notebooks processes newest oldest lock bench execute sync exercises setup
-.PHONY: soak gpus wheelhouse site slides browse colab portable
+.PHONY: thorough all-processes soak gpus wheelhouse site slides browse colab portable
 .DEFAULT_GOAL := run
 
 run: setup
@@ -151,6 +152,41 @@ test: ready
 ready: EXTRAS = lab,test,instructor,site
 ready: setup $(GRADER) $(SITE)
 
+# The parts of `make thorough` that are tests with the mark `night`, and their files.
+ANSWERS = tests/test_zoo.py tests/test_assign.py tests/test_exercises.py tests/test_grading.py
+GPUS = tests/test_pretended_gpus.py
+SITE_TESTS = tests/test_site_built.py
+PACKAGES = tests/test_packaging.py tests/test_first_cell.py tests/test_get_torch.py
+WORLDS = $(filter-out $(ANSWERS) $(GPUS) $(SITE_TESTS) $(PACKAGES),$(wildcard tests/test_*.py))
+part-answers: FILES = $(ANSWERS)
+part-gpus: FILES = $(GPUS)
+part-site: FILES = $(SITE_TESTS)
+part-packages: FILES = $(PACKAGES)
+part-worlds: FILES = $(WORLDS)
+part-answers part-gpus part-site part-packages part-worlds:
+	@$(PLAIN) D2LPAR_ZOO=whole $(PYTEST) -m night -n $(WORKERS) --dist worksteal $(FILES)
+part-processes: all-processes
+part-soak: soak
+part-portable: portable
+part-newest: newest
+part-oldest: oldest
+PARTS = answers gpus site packages worlds processes soak portable newest oldest
+PART ?= $(PARTS)
+
+# A part that has passed with these very files is not run again.
+STATE = $$(git rev-parse 'HEAD^{tree}')-$$(git diff HEAD | git hash-object --stdin)
+thorough: ready
+	@mkdir -p build/thorough; failed=; \
+	for part in $(PART); do \
+	    log=build/thorough/$$part.txt; passed=build/thorough/$$part-$(STATE); start=$$(date +%s); \
+	    if test -f $$passed; then echo "$$part: passed before"; continue; fi; \
+	    $(MAKE) --no-print-directory part-$$part > $$log 2>&1 && touch $$passed || \
+	        { failed="$$failed $$part"; cat $$log; }; \
+	    echo "$$part: $$(( ($$(date +%s) - start + 30) / 60 )) min," \
+	        $$(grep -hoE "[0-9]+ (passed|failed).* in [0-9.]+s" $$log); \
+	done; \
+	test -z "$$failed" || { echo "Red:$$failed"; exit 1; }
+
 quick: setup lint
 	@echo "== quick tests"
 	@$(PLAIN) $(PYTEST) -n 2 --dist worksteal $(QUICK)
@@ -189,6 +225,11 @@ notebooks: export CUDA_VISIBLE_DEVICES =
 notebooks:
 	@echo "== chapters and solutions, outputs compared"
 	@$(PLAIN) $(PYTEST) -n $(WORKERS) --dist loadscope --nbval $(NBVAL) $(KERNELS) $(NOTEBOOKS)
+
+# At night all but 01 to 03, which start no ranks, and 16, which names its worlds.
+all-processes: RANKED = $(filter-out $(addprefix chapters/,01% 02% 03% 16%), \
+    $(wildcard chapters/*.ipynb))
+all-processes: processes
 
 processes:
 	@echo "== chapters on real processes, outputs not compared"

@@ -865,3 +865,25 @@ def test_an_import_is_not_cut_in_two_where_the_time_is_over(slow_module):
     with limits.time_limit(0.5), pytest.raises(RankError, match="not at an end"):
         d2lpar.run(imports_slowly, world_size=2, backend="sim")
     assert sys.modules["slow_to_import"].value == 7
+
+
+def test_waiting_for_a_processor_is_no_standing_still(monkeypatch):
+    """Beside busy programs a rank gets less of a second; only its share counts."""
+    seconds, delays = [0.0], {7: 0.0, 8: 0.0}
+    monkeypatch.setattr(patience.time, "monotonic", lambda: seconds[0])
+    monkeypatch.setattr(patience, "processor_delay", delays.get)
+    waits = patience.Patience(10.0)
+    for _ in range(9):  # ten times as slow as alone
+        seconds[0] += 10.0
+        delays |= {7: delays[7] + 9.0, 8: delays[8] + 1.0}
+        assert waits.over(1, 0, tasks=[7, 8]) is None
+    seconds[0] += 3.0
+    assert waits.over(1, 0, tasks=[7, 8]) == "no progress for 10 s"
+    assert waits.over(2, 0, tasks=[8]) is None
+    seconds[0] += 11.0  # nobody keeps it from a processor
+    assert waits.over(2, 0, tasks=[8]) == "no progress for 10 s"
+
+
+def test_the_delay_of_a_thread_is_read():
+    assert patience.processor_delay(threading.get_native_id()) >= 0.0
+    assert patience.processor_delay(0) == 0.0  # there is none

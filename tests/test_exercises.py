@@ -90,6 +90,7 @@ print(json.dumps(verdicts))
 """
 
 
+@pytest.mark.night
 def test_untouched_exercises_run_to_their_end():
     paths = [str(ROOT / "exercises" / path.name) for path in SOLUTIONS]
     command = [sys.executable, "-c", EXECUTED, *paths]
@@ -203,6 +204,7 @@ def nbgrader_course(tmp_path_factory):
     return folder
 
 
+@pytest.mark.night
 def test_nbgrader_releases_the_same_exercise(nbgrader_course):
     released = notebooks.read(nbgrader_course / "release" / "talk" / "05_scatter.ipynb")
     ours = notebooks.read(ROOT / "exercises" / "05_scatter.ipynb")["cells"]
@@ -236,6 +238,7 @@ def by_nbgrader(nbgrader_course):
         return {g.name.split("-")[1]: g.auto_score / g.max_score for g in found}
 
 
+@pytest.mark.night
 @pytest.mark.timeout(900)
 def test_marks_are_as_promised_in_check_and_grade_and_nbgrader(nbgrader_course):
     target = nbgrader_course / "submitted" / "somebody" / "talk" / "marks.ipynb"

@@ -215,6 +215,7 @@ def wheel(folder, name="d2lpar"):
     return path
 
 
+@pytest.mark.night
 def test_from_a_repository_that_colab_names(tmp_path, server):
     machine = Machine(tmp_path, server.server_port)
     subprocess.run(["git", "clone", "-q", "--bare", ROOT, tmp_path / "b"], check=True)
@@ -237,6 +238,7 @@ def test_from_a_repository_that_colab_names(tmp_path, server):
     assert machine.run(CELL).stdout == ""
 
 
+@pytest.mark.night
 def test_a_wheel_with_its_hash_and_with_another(tmp_path, server):
     machine = Machine(tmp_path, server.server_port)
     path = wheel(tmp_path)
@@ -251,6 +253,7 @@ def test_a_wheel_with_its_hash_and_with_another(tmp_path, server):
     assert machine.installed() == {"d2lpar"} and server.seen == []
 
 
+@pytest.mark.night
 def test_a_copy_that_was_cut_off_is_repaired(tmp_path, closed):
     machine = Machine(tmp_path, closed)
     address = wheel(tmp_path).as_uri()
@@ -260,6 +263,7 @@ def test_a_copy_that_was_cut_off_is_repaired(tmp_path, closed):
     assert machine.run("import d2lpar.launch.run").returncode == 0
 
 
+@pytest.mark.night
 def test_without_a_network(tmp_path, closed):
     machine = Machine(tmp_path, closed)
     done = machine.run(stamped(f"git+http://127.0.0.1:{closed}/course"))
@@ -272,6 +276,7 @@ def test_without_a_network(tmp_path, closed):
     assert machine.installed() == set()
 
 
+@pytest.mark.night
 def test_a_network_that_fails_half_way_and_comes_back(tmp_path, server):
     machine = Machine(tmp_path, server.server_port, without=["cloudpickle"])
     for name in ("cloudpickle", "d2lpar"):

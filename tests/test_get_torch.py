@@ -134,6 +134,7 @@ def test_a_folder_of_wheels_is_asked_by_the_real_pip(tmp_path, monkeypatch):
     assert ".no-index=" in get_torch._ask("config", "list")
 
 
+@pytest.mark.night
 def test_an_address_that_does_not_answer_is_not_waited_for(monkeypatch):
     alone(monkeypatch)
     with socket.create_server(("127.0.0.1", 0)) as silent:

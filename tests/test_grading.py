@@ -277,6 +277,7 @@ def grade_the_class(folder):
     Path(f"{folder}.said").write_bytes(pickle.dumps((files, result.output)))
 
 
+@pytest.mark.night
 def test_a_row_for_each_and_the_points(graded):
     rows, _, files, _ = graded
     others = ["L" * 250, "'=cmd()", "odd"]
@@ -292,6 +293,7 @@ def test_a_row_for_each_and_the_points(graded):
     assert each == ["0", "4"]
 
 
+@pytest.mark.night
 def test_a_file_that_is_no_notebook_costs_its_own_row(graded):
     rows, _, files, _ = graded
     files = files | dict.fromkeys(LOST, "it has no cell of an exercise")
@@ -299,10 +301,12 @@ def test_a_file_that_is_no_notebook_costs_its_own_row(graded):
         assert rows[student]["remarks"].startswith(f"not graded: {words}")
 
 
+@pytest.mark.night
 def test_the_protection_is_said_in_one_line(graded):
     assert sandbox.in_force() in graded[3]
 
 
+@pytest.mark.night
 @pytest.mark.parametrize(
     ("student", "words"),
     [
@@ -316,6 +320,7 @@ def test_the_remark_says_why(graded, student, words):
     assert words in graded[0][student]["remarks"]
 
 
+@pytest.mark.night
 @pytest.mark.parametrize("student", CHEATS)
 def test_a_way_around_the_check_earns_nothing_and_a_remark(graded, student):
     row = graded[0][student]
@@ -323,6 +328,7 @@ def test_a_way_around_the_check_earns_nothing_and_a_remark(graded, student):
     assert CHEATS[student][1] in row["remarks"]
 
 
+@pytest.mark.night
 def test_cells_are_refused_what_is_not_theirs(graded):
     remarks = graded[0]["wrong"]["remarks"].split("; ")
     first = 4  # behind the imports and two answers, which are no checks
@@ -332,10 +338,12 @@ def test_cells_are_refused_what_is_not_theirs(graded):
         assert words is None or words in mine[0]
 
 
+@pytest.mark.night
 def test_who_is_right_gets_no_remark(graded):
     assert {graded[0][student]["remarks"] for student in ["right", *RIGHT]} == {""}
 
 
+@pytest.mark.night
 def test_nothing_was_written_outside(graded):
     names = {path.name for path in graded[1].iterdir()}
     assert names == {"mine", "in", "out.csv", "told"}
@@ -391,6 +399,7 @@ def test_without_bubblewrap_the_line_says_why(monkeypatch):
     assert f"and nothing else: {why}" in line
 
 
+@pytest.mark.night
 def test_feedback_holds_the_report(graded):
     text = (graded[1] / "told" / "wrong_10_sharding.md").read_text(encoding="utf-8")
     assert text.startswith("# wrong, 10_sharding: 4 of 7 points")
@@ -398,6 +407,7 @@ def test_feedback_holds_the_report(graded):
     assert len(list((graded[1] / "told").iterdir())) == 31
 
 
+@pytest.mark.night
 def test_nothing_is_left(graded):
     folder = graded[1]
     assert not list(folder.glob("grading-*"))

@@ -15,6 +15,8 @@ import pytest
 from authoring import badges, project_links
 from conftest import ROOT
 
+pytestmark = pytest.mark.night
+
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 SOURCES = ("chapters", "d2lpar", "exercises", "pictures", "solutions")
 BESIDE = ("LICENSE", "LICENSE-text", "README.md", "pyproject.toml", ".gitignore")

@@ -10,6 +10,8 @@ import pytest
 
 from conftest import ROOT, WATCHDOG
 
+pytestmark = pytest.mark.night
+
 PRETEND = ROOT / "tests" / "pretend"
 WHOLE = os.environ.get("D2LPAR_ZOO") == "whole"  # every night
 FEW = {"02", "08", "09"}  # otherwise: `make gpus` has the others, too

@@ -22,6 +22,8 @@ sys.path.insert(0, str(ROOT / "site"))
 import make_slides
 import offline
 
+pytestmark = [pytest.mark.night, pytest.mark.timeout(900)]
+
 for package in (
     "myst_nb furo latex2mathml ziamath sphinx_copybutton sphinxext "
     "sphinx_revealjs nbconvert"
@@ -34,7 +36,6 @@ PUBLISHED = "https://ada.example.org/course/"
 SKIPPED = shutil.ignore_patterns(
     ".*", "build", "wheelhouse", "*.egg-info", "tests", "__pycache__"
 )
-pytestmark = pytest.mark.timeout(900)
 
 
 def build(clone):

@@ -69,12 +69,22 @@ def test_the_lanes_are_all_that_make_test_does():
     assert JOBS["lanes"]["needs"] == "lint" and set(lanes) <= set(TARGETS)
 
 
-def test_every_night_with_all_kernels_and_threads():
-    [settings] = re.findall(r"^SETTINGS \?= (.*)$", MAKEFILE, re.M)
-    assert JOBS["portable"]["strategy"]["matrix"]["setting"] == settings.split()
+def test_every_night_every_part():
+    [parts] = re.findall(r"^PARTS = (.*)$", MAKEFILE, re.M)
+    assert JOBS["thorough"]["strategy"]["matrix"]["part"] == parts.split()
+    assert all(
+        re.search(rf"^(.* )?part-{part}( .*)?:", MAKEFILE, re.M)
+        for part in parts.split()
+    )
     [left_out] = re.findall(r"^OF_FILES = .*,([^)]*)\)\)$", MAKEFILE, re.M)
     names = left_out.replace("\\\n", " ").split()
     assert names and all((ROOT / f"tests/test_{name}.py").is_file() for name in names)
+
+
+def test_every_test_of_the_night_is_in_a_part():
+    """Those in no list of files are in the part called worlds."""
+    lists = re.findall(r"^(?:ANSWERS|GPUS|SITE_TESTS|PACKAGES) = (.*)$", MAKEFILE, re.M)
+    assert all((ROOT / name).is_file() for name in " ".join(lists).split())
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4, 7])

@@ -1,7 +1,10 @@
 """Every check against the zoo: wrong answers are rejected with a hint that names the
-mistake, and unusual right ones are accepted."""
+mistake, and unusual right ones are accepted.
+
+By day those wrong answers are tried that `zoo/by_day.toml` names."""
 
 import os
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -14,8 +17,17 @@ ZOO = load()
 OURS = str(Path(checker.__file__).parent)
 WHOLE = os.environ.get("D2LPAR_ZOO") == "whole"  # every answer, in every case
 FEW = 3  # one case in so many is enough for most wrong answers
+BY_DAY = tomllib.loads(
+    Path(__file__).with_name("zoo").joinpath("by_day.toml").read_text()
+)
+BY_DAY = {name: functions.split() for name, functions in BY_DAY.items()}
+NIGHT = {True: (), False: pytest.mark.night}
 ANSWERS = [
-    pytest.param(name, function, mistake, id=f"{name}-{function.__name__}")
+    pytest.param(
+        *(name, function, mistake),
+        id=f"{name}-{function.__name__}",
+        marks=NIGHT[function.__name__ in BY_DAY[name]],
+    )
     for name in sorted(ZOO)
     for function, mistake in ZOO[name]
 ]
@@ -53,6 +65,21 @@ def test_the_check_judges_rightly(name, function, mistake, monkeypatch, recwarn)
     else:
         assert report.score < 1.0
         assert report.sentence in str(report)
+
+
+@pytest.mark.night
+@EACH
+def test_by_day_every_requirement_is_failed(exercise, monkeypatch):
+    """As many as any known answer fails, in the few cases that most are judged in."""
+    monkeypatch.setattr(exercise, "cases", few(exercise.cases))
+    monkeypatch.setattr(checker, "find", lambda name: exercise)
+    failed = {
+        function.__name__: {row.label for row in report.rows if row.passed is False}
+        for function, mistake in ZOO[exercise.name]
+        if mistake and not (report := d2lpar.check(exercise.name, function)).passed
+    }
+    by_day = [failed[name] for name in BY_DAY[exercise.name]]
+    assert set().union(*by_day) == set().union(*failed.values())
 
 
 def few(cases):

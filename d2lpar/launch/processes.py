@@ -136,7 +136,8 @@ class _Run:
             for status in statuses:
                 status.printed = printed[status.rank]
             return explain.printed_too_much(statuses, OUTPUT_LIMIT)
-        without = patience.over(activity, sum(printed))
+        tasks = [process.pid for process in self.processes]
+        without = patience.over(activity, sum(printed), tasks=tasks)
         return explain.stuck(self.ask(), without) if without else None
 
     def _printed(self, rank):

@@ -241,9 +241,20 @@ class Simulator:
         """End the run where nothing has happened for too long."""
         steps = sum(len(e.entries) + (e.state != "running") for e in self.engines)
         naps = sum(engine.naps for engine in self.engines)
-        over = patience.over(steps, sum(self.output.printed), naps, self._importing)
+        printed, tasks = sum(self.output.printed), self._able()
+        over = patience.over(steps, printed, naps, self._importing, tasks)
         if over is not None:
             self.fail(explain.stuck(self._turns(), over))
+
+    def _able(self):
+        """The numbers of the threads that need a processor now: one has the baton."""
+        waiting = {rank for _, rank in list(self._ready)}
+        return [
+            engine.thread.native_id
+            for engine in self.engines
+            if engine.state == "running" and engine.blocked is None
+            and engine.rank not in waiting and engine.thread
+        ]  # fmt: skip
 
     def _importing(self):
         threads = [e.thread for e in self.engines if e.thread and e.thread.is_alive()]
