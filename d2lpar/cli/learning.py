@@ -24,6 +24,7 @@ from .console import (
     done,
     each,
     execution_tools,
+    needing,
     ready,
     refusing,
 )
@@ -192,21 +193,21 @@ def doctor(
 
 def _prove(out, backend, ranks):
     ready()
-    from . import prove as proving
+    with needing("It runs the paths: pip install pytest"):
+        from . import gpu_report as proving
 
     check_folder(out)
     rehearse = backend if backend in (Backend.sim, Backend.gloo) else None
     with refusing(ValueError):
-        plan = proving.plan(rehearse, ranks)
-    if not plan:
+        worlds = proving.worlds(rehearse, ranks)
+    if not worlds:
         raise Refused(proving.NOTHING)
-    console = Console(highlight=False, soft_wrap=True)
-    proofs = list(done(plan, "paths", console))
-    report = proving.report(proofs, rehearse)
-    console.print(Text(report))
+    rows = proving.prove(worlds)
+    report = proving.report(rows, rehearse)
+    Console(highlight=False, soft_wrap=True).print(Text(report))
     if out is not None:
         out.write_text(report, encoding="utf-8")
-    if any(proof.state == proving.FAILED for proof in proofs):
+    if any(state == proving.FAILED for _, _, state, *_ in rows):
         raise typer.Exit(1)
 
 
