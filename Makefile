@@ -93,7 +93,7 @@ execute: setup
 	@$(BIN)/python -m d2lpar execute $(CHAPTERS)
 
 bench: setup
-	@$(BIN)/python -m d2lpar bench $(BENCH)
+	@$(BIN)/python -m bench $(BENCH)
 
 sync: setup
 	@$(BIN)/python -m d2lpar sync $(CHAPTERS)
