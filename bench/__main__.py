@@ -14,17 +14,11 @@ from d2lpar.launch.conditions import machine
 from . import allreduces, mesh, race, sharding, tensor_parallel, training, world
 
 
-def plan(sizes=None, ranks=None, quick=False):
-    """A list of functions that return rows; ValueError for odd sizes and ranks.
-
-    `sizes` such as "64K,1M" and `ranks` such as "2,4".
-    """
-    sizes = sizes or ("64K,1M" if quick else "64K,256K,1M,4M,16M,64M")
-    added = allreduces.race(sorted({*map(allreduces.size_of, sizes.split(","))}))
-    trained = race.numbers_of_ranks(ranks or "2")
-    ranks = race.numbers_of_ranks(ranks or ("2" if quick else "2,4"))
+def plan(sizes, ranks=None, quick=False):
+    """A list of functions that return rows, for these sizes and numbers of ranks."""
     races = training.DDP, sharding.RACE, *tensor_parallel.RACES, training.PIPELINE
-    found = [partial(world.startup, quick), *added.plan(ranks, quick)]
+    found, trained = [partial(world.startup, quick)], ranks or [2]
+    found += allreduces.race(sizes).plan(ranks or ([2] if quick else [2, 4]), quick)
     for each in races:
         found += each.plan(trained, quick)
     found += mesh.RACE.plan([4], quick)  # 2 x 2
@@ -43,23 +37,22 @@ def on_nodes(quick):
 
 def main(words=None):
     """Measure all-reduces, start-up, simulator and training on this machine."""
+    sizes_of = lambda text: [allreduces.size_of(each) for each in text.split(",")]
+    numbers = lambda text: [int(each) for each in text.split(",")]
     parser = argparse.ArgumentParser(prog="python -m bench", description=main.__doc__)
-    parser.add_argument("--sizes", help="of tensors, such as 64K,1M,16M")
-    parser.add_argument("--ranks", help="numbers of processes, such as 2,4")
+    parser.add_argument("--sizes", type=sizes_of, help="such as 64K,1M,16M")
+    parser.add_argument("--ranks", type=numbers, help="of processes, such as 2,4")
     parser.add_argument("--quick", action="store_true", help="less of all")
     parser.add_argument("--nodes", action="store_true", help="only chapter 19's")
     parser.add_argument("--json", type=Path, help="a file for the figures")
     given = parser.parse_args(words)
-    try:
-        steps = plan(given.sizes, given.ranks, given.quick)
-    except ValueError as error:
-        parser.error(str(error))
     if given.json and not given.json.absolute().parent.is_dir():
         parser.error(f"There is no folder {given.json.parent} for {given.json.name}.")
-    about = machine()
-    os.environ["D2LPAR_PROGRESS"] = "0"
+    about, usual = machine(), "64K,1M" if given.quick else "64K,256K,1M,4M,16M,64M"
+    steps = plan(given.sizes or sizes_of(usual), given.ranks, given.quick)
     if given.nodes:
         steps = [partial(on_nodes, given.quick)]
+    os.environ["D2LPAR_PROGRESS"] = "0"
     rows = [row for step in steps for row in step()]
     for table in race.tables(rows):
         Console(highlight=False).print(table)

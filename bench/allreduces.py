@@ -11,7 +11,7 @@ from d2lpar.allreduce.shared_memory import shared_memory_allreduce
 
 from .race import LineUp, Race
 
-UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
+UNITS = {"": 1, "k": 2**10, "m": 2**20}
 NAMES = "naive tree direct ring segmented_ring recursive_doubling halving_doubling"
 
 
@@ -44,15 +44,9 @@ def race(sizes):
 
 
 def size_of(text):
-    """Bytes of "64K", "1M", "1.5M", "4096"; powers of two, as "KB" and "MB" too."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmg]?)i?b?\s*", text, re.I)
-    size = round(float(match[1]) * UNITS[match[2].lower()]) if match else 0
-    if size < 4 or size % 4:
-        raise ValueError(
-            f"A size is a number of bytes such as 64K or 16M, a multiple of 4, "
-            f"not {text!r}."
-        )
-    return size
+    """Bytes of "64K", "1M" or "4096", in powers of two; ValueError for others."""
+    match = re.fullmatch(r"(\d+)([km]?)", text.lower())
+    return int(match[1]) * UNITS[match[2]] if match else int(text)
 
 
 def size_name(size):

@@ -6,7 +6,6 @@ clock that the processes share.  Of the rounds the median counts.
 """
 
 import itertools
-import re
 import statistics
 from collections.abc import Callable
 from functools import partial
@@ -113,14 +112,6 @@ def _take_part(line_up, arguments, seconds):
     times = take_turns(made, seconds)
     made.compare()
     return times
-
-
-def numbers_of_ranks(text):
-    """The numbers in a text such as "2,4"; ValueError for anything else."""
-    numbers = sorted({int(n) for n in re.findall(r"\d+", text)})
-    if not re.fullmatch(r"[\d\s,]+", text) or not numbers or not numbers[0] > 1:
-        raise ValueError(f"Ranks are numbers from 2 on, such as 2,4, not {text!r}.")
-    return numbers
 
 
 # Training
