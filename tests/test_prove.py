@@ -48,6 +48,11 @@ def test_a_path_that_computes_something_else_fails(monkeypatch):
     assert "tree_allreduce of size 1: " in done.stdout
 
 
+def test_paths_that_did_not_run_have_not_passed():
+    with pytest.raises(RuntimeError, match="did not run all paths.*NO_TESTS"):
+        gpu_report.prove(gpu_report.worlds("sim", "2"), "-k", "nothing")
+
+
 @pytest.mark.parametrize(
     ("gpus", "nccl"), [(0, []), (1, [1]), (2, [1, 2]), (6, [1, 2, 3, 4, 6])]
 )

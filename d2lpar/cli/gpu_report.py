@@ -63,7 +63,9 @@ class Rows:
 def prove(worlds, *words):
     """Rows of the paths in these worlds; `words` are further ones for pytest."""
     plugin, words = Rows(worlds), ["-q", "--tb=short", "-p", "no:cacheprovider", *words]
-    pytest.main([test_gpu.__file__, *words], [plugin])
+    code = pytest.main([test_gpu.__file__, *words], [plugin])
+    if code > pytest.ExitCode.TESTS_FAILED:  # interrupted, or nothing was run
+        raise RuntimeError(f"pytest did not run all paths: {code!r}.")
     return plugin.rows
 
 

@@ -200,7 +200,8 @@ def _prove(out, backend, ranks):
         worlds = proving.worlds(rehearse, ranks)
     if not worlds:
         raise Refused(proving.NOTHING)
-    rows = proving.prove(worlds)
+    with refusing(RuntimeError):
+        rows = proving.prove(worlds)
     report = proving.report(rows, rehearse)
     Console(highlight=False, soft_wrap=True).print(Text(report))
     if out is not None:
