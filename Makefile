@@ -15,7 +15,6 @@
 #   make site     build/site: the executed course as web pages, from its outputs
 #   make slides   build/slides: the decks of the chapters alone
 #   make browse   open every page of both in Chromium; none may ask another host
-#   make mutants  try whether the checks reject every small fault in the official answers
 #   make gpus     every cell and every proven path on GPUs that are only pretended
 #   make portable  chapters and unit tests with other kernels of torch, on 1 and 2 threads
 #   make lock     write constraints.txt, the versions that `make run` and `make test` install
@@ -28,7 +27,6 @@
 # CHAPTERS="04" limits run, execute, sync, slides and colab to some chapters.
 # BENCH="--quick" and other options are for bench.  OFFLINE=1 installs from the folder
 # wheelhouse/ alone.
-# EXERCISES="05.3" limits mutants to some exercises.
 # SETTINGS="avx2-1" limits portable to some kernels and numbers of threads.
 # SITE_URL="https://..." tells the pages of `site` where they will be published.
 
@@ -40,7 +38,6 @@ CONSTRAINTS ?= constraints.txt
 VENV ?= .venv
 JUPYTER_FLAGS ?=
 CHAPTERS ?=
-EXERCISES ?=
 BENCH ?=
 SITE_URL ?=
 SETTINGS ?= default-1 default-2 avx2-1 avx2-2 avx512-1 avx512-2
@@ -95,7 +92,7 @@ PLAIN = env -u D2LPAR_BACKEND -u D2LPAR_RANKS D2LPAR_PROGRESS=0 $(HERE)
 # of processor where the work takes hundredths.
 units notebooks processes gpus: export OMP_WAIT_POLICY = passive
 
-.PHONY: run lab test ready quick lint units mutants coverage notebooks processes newest oldest lock bench execute sync exercises setup
+.PHONY: run lab test ready quick lint units coverage notebooks processes newest oldest lock bench execute sync exercises setup
 .PHONY: thorough all-processes soak gpus wheelhouse site slides browse colab portable
 .DEFAULT_GOAL := run
 
@@ -109,7 +106,7 @@ execute: setup
 	@$(BIN)/python -m d2lpar execute $(CHAPTERS)
 
 bench: setup
-	@$(BIN)/python -m d2lpar bench $(BENCH)
+	@$(BIN)/python -m bench $(BENCH)
 
 sync: setup
 	@$(BIN)/python -m d2lpar sync $(CHAPTERS)
@@ -201,11 +198,8 @@ lint: setup
 # Among them are the answers of the zoo: to judge them takes processors, most others wait.
 units:
 	@echo "== unit tests, and answers to the exercises, judged"
-	@$(PLAIN) $(PYTEST) -n $(WORKERS) --dist worksteal --durations=20 $(LEFT_OUT) tests
-
-# Half an hour; not a part of `make test`, which tries one of each exercise.
-mutants: setup
-	@$(PLAIN) $(BIN)/python tests/mutants.py $(EXERCISES)
+	@$(PLAIN) $(PYTEST) -n $(WORKERS) --dist worksteal --durations=20 $(LEFT_OUT) tests \
+	    d2lpar/cli/test_gpu.py
 
 # Kills at random for minutes; a short form is among the unit tests.
 soak: setup

@@ -1,18 +1,15 @@
 """The commands, called as a user calls them."""
 
 import importlib.util
-import json
 import os
 import re
-import signal
 import subprocess
 import sys
 
-import psutil
 import pytest
 from typer.testing import CliRunner
 
-from conftest import ROOT, WATCHDOG, family_of
+from conftest import ROOT, WATCHDOG
 from d2lpar.cli import console
 from d2lpar.cli import main as cli
 from d2lpar.shared import notebooks
@@ -165,94 +162,3 @@ def test_lab_without_jupyterlab_says_what_to_install(tmp_path, monkeypatch):
             cli.app, ["lab", "--to", str(tmp_path / "x")], catch_exceptions=False
         )
     assert not (tmp_path / "x").exists()
-
-
-@pytest.fixture
-def short_bench(monkeypatch):
-    """A bench of two steps that measure nothing."""
-    from d2lpar.cli.bench import bench
-
-    row = {"race": "A", "course": "1 MB", "rival": "B", "ranks": 2, "seconds": 0.002}
-    steps = [
-        ("one", lambda: {"races": [row]}),
-        ("two", lambda: {"simulator": {"ring": 1234.5}}),
-    ]
-    monkeypatch.setattr(bench, "plan", lambda *given: steps)
-    monkeypatch.setenv("D2LPAR_PROGRESS", "1")  # as it was, afterwards
-
-
-def test_bench_prints_tables_and_writes_json(short_bench, tmp_path):
-    path = tmp_path / "figures.json"
-    result = invoke("bench", "--json", str(path))
-    assert result.exit_code == 0
-    assert "2 ms" in result.stdout and "1,234" in result.stdout
-    figures = json.loads(path.read_text())
-    assert set(figures) == {"machine", "races", "simulator"}
-    assert figures["simulator"] == {"ring": 1234.5}
-
-
-def test_record_prints_tables_and_writes_one_file(monkeypatch, tmp_path):
-    from d2lpar.cli import record
-
-    machine = {"name": "3 CPU cores, made up"}
-    steps = [
-        ("one", lambda: {"cluster": {"machine": machine}}),
-        ("two", lambda: {"simulator": {"ring": 1234.5}}),
-    ]
-    given = []
-    monkeypatch.setattr(record, "plan", lambda *options: given.append(options) or steps)
-    monkeypatch.setenv("D2LPAR_PROGRESS", "1")  # as it was, afterwards
-    monkeypatch.chdir(tmp_path)
-    result = invoke("record", "--repeats", "2", "--quick")
-    assert result.exit_code == 0 and given == [(2, True)]
-    assert "1,234" in result.stdout and "3_cpu_cores_made_up.json" in result.stdout
-    figures = json.loads((tmp_path / "3_cpu_cores_made_up.json").read_text())
-    assert figures == {"cluster": {"machine": machine}, "simulator": {"ring": 1234.5}}
-    options = ["record", "--out", str(tmp_path / "nowhere" / "a.json")]
-    with pytest.raises(cli.Refused, match="There is no folder"):
-        CliRunner().invoke(cli.app, options, catch_exceptions=False)
-
-
-def test_bench_hands_on_its_options(monkeypatch):
-    from d2lpar.cli.bench import bench
-
-    given = []
-    monkeypatch.setenv("D2LPAR_PROGRESS", "1")
-    monkeypatch.setattr(bench, "plan", lambda *options: given.append(options) or [])
-    invoke("bench", "--sizes", "64K", "--ranks", "3", "--quick")
-    invoke("bench")
-    assert given == [("64K", "3", True), (None, None, False)]
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        (["--sizes", "much"], "A size is .* not 'much'"),
-        (["--ranks", "1"], "Ranks are numbers from 2 on"),
-        (["--json", "nowhere/x.json"], "There is no folder nowhere"),
-    ],
-)
-def test_bench_refuses_before_it_measures(options, sentence, monkeypatch):
-    from d2lpar.cli.bench import world
-
-    monkeypatch.setattr(world, "startup", lambda quick: pytest.fail("it measured"))
-    with pytest.raises(cli.Refused, match=sentence):
-        CliRunner().invoke(cli.app, ["bench", *options], catch_exceptions=False)
-
-
-def test_bench_is_interrupted_cleanly(tmp_path):
-    path = tmp_path / "figures.json"
-    command = [sys.executable, "-m", "d2lpar", "bench", "--quick", "--json", str(path)]
-    environ = os.environ | {"PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(
-        command, env=environ, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    ) as child:  # fmt: skip
-        family = family_of(child.pid, 5)  # ranks have started
-        child.send_signal(signal.SIGINT)
-        _, errors = child.communicate(timeout=WATCHDOG)
-    gone, alive = psutil.wait_procs(family, timeout=WATCHDOG)
-    assert child.returncode == 130
-    assert errors == ""
-    assert not alive and len(gone) >= 5
-    assert not path.exists()

@@ -1,9 +1,7 @@
 """This machine as a cluster: measured, kept in a file, simulated, predicted."""
 
-import copy
 import json
 import socket
-from functools import partial
 
 import pytest
 import torch
@@ -11,8 +9,6 @@ import torch.distributed as dist
 
 import d2lpar
 from d2lpar.allreduce import ring_allreduce
-from d2lpar.cli import record
-from d2lpar.cli.bench import bench, predicted
 from d2lpar.launch import rounds
 from d2lpar.launch.here import measure
 from d2lpar.messages import exchange
@@ -251,40 +247,3 @@ def test_what_cannot_be_measured_is_refused(how, sentence):
 def test_a_gpu_that_is_missing_is_missed_in_a_sentence():
     with pytest.raises(RuntimeError, match="needs a GPU, and torch sees none"):
         d2lpar.Cluster.here(device="cuda")
-
-
-def test_the_prediction_is_right_where_the_machine_is_the_cluster(machine, monkeypatch):
-    """Measured runs are simulated here, on the cluster that predicts them."""
-    world = {"backend": "sim", "cluster": machine, "device": "cpu"}
-    monkeypatch.setattr(predicted, "ON_CPU", world)
-    what = (64 * KB,), (16,)
-    clusters, found = predicted.compare(
-        (2,), 0.0, 2, what, here=lambda ranks, seconds: machine
-    )
-    assert clusters == [machine] * 2
-    assert [row["program"] for row in found] == [
-        "ring, 64 KB", "all-reduce, 64 KB",
-        "DDP, width 16", "split MLP, width 16", "1F1B, width 16",
-    ]  # fmt: skip
-    assert all(abs(error) < 0.01 for row in found for error in row["errors"])
-    assert predicted.share(found) == 1
-    assert predicted.tables([]) == [] and len(predicted.tables(found)) == 1
-
-
-def test_a_record_holds_cluster_table_and_races(machine, tmp_path, monkeypatch):
-    assert [name for name, _ in record.plan(quick=True)][:2] == [
-        "this machine, predicted",
-        "start-up",
-    ]
-    made = {"cluster": {"d2lpar": FORMAT, **copy.deepcopy(figures())}}
-    assert record.file_name(made) == "2_cpu_cores_made_up.json"
-    path = record.write(made, tmp_path / "a.json")
-    assert d2lpar.Cluster.load(path).figures == machine.figures
-    world = {"backend": "sim", "cluster": machine, "device": "cpu"}
-    monkeypatch.setattr(predicted, "ON_CPU", world)
-    compare = partial(predicted.compare, here=lambda ranks, seconds: machine)
-    machine.figures["machine"]["others"] = 0.0
-    monkeypatch.setattr(predicted, "compare", compare)
-    found = record._predicted(0.0, 1, ((64 * KB,), ()))
-    assert set(found) == {"cluster", "predicted", "within"}
-    assert len(list(bench.tables(found))) == 1

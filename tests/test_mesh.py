@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch.nn import functional as F
 
 import d2lpar
-from d2lpar.cli.bench import mesh as race
+from bench import mesh as race
 from d2lpar.mesh import AXES, Config, Mesh, MeshModel, bytes_per_axis
 from d2lpar.mesh.costs import bytes_per_step, numbers
 from d2lpar.mesh.gpt_parts import blocks_of, make_stage, one_device, row_losses
@@ -169,13 +169,18 @@ def test_a_mesh_refuses_a_schedule_with_copies():
         d2lpar.run(make_it, world_size=2, backend="sim")
 
 
+def losses_of(config, dims, rows):
+    steps = {x: race.trainer(x, config, dims, rows) for x in (race.TORCH, race.OURS)}
+    return {name: [step(k) for k in (0, 1)] for name, step in steps.items()}
+
+
 @pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")
 @pytest.mark.parametrize("dims", [(2, 2, 1), (1, 2, 2), (2, 2, 2)])
 def test_losses_are_those_of_torchs_composition(dims):
     config = Config(D=16, depth=2, heads=4, context=4, vocabulary=8)
     d, p, t = dims
     world = {"world_size": d * p * t, "backend": "sim"}
-    run = d2lpar.run(race.losses_of, config, dims, 4 * d, 2, **world)
+    run = d2lpar.run(losses_of, config, dims, 4 * d, **world)
     last = [found for r, found in enumerate(run.results) if r // t % p == p - 1]
     for k in range(2):
         theirs = sum(found[race.TORCH][k] for found in last) / len(last)

@@ -74,7 +74,7 @@ def test_the_wheel_holds_the_course_and_nothing_else_of_it(unpacked):
     assert len(packed) > 40
 
 
-def test_the_wheel_holds_the_library_and_no_tests(unpacked):
+def test_the_wheel_holds_the_library_and_nothing_beside_it(unpacked):
     found = (ROOT / "d2lpar").rglob("*.*")
     library = {p.relative_to(ROOT) for p in found if p.parent.name != "__pycache__"}
     files = {p.relative_to(unpacked) for p in unpacked.rglob("*") if p.is_file()}
@@ -217,6 +217,12 @@ def test_the_course_is_laid_out_from_the_package(installed, tmp_path):
 def test_commands_that_read_notebooks_find_them_in_the_package(installed, tmp_path):
     assert installed("script", "04").stdout.endswith(" 04_messages.py\n")
     assert "04.1" in installed("exercises", "04", "--list").stdout
+
+
+def test_the_paths_for_gpus_are_in_the_package(installed):
+    done = installed("doctor", "--prove", "--backend", "sim", "--ranks", "2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "| sim, 2 ranks | chapter 13 1F1B | passed |" in done.stdout
 
 
 def test_the_commands_of_authors_are_in_a_clone_only(installed):

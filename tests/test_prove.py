@@ -1,114 +1,92 @@
-"""The proof of this machine's paths, rehearsed on the CPU."""
+"""`doctor --prove`, rehearsed on the CPU: the report has what its tests found."""
+
+import re
+import sys
 
 import pytest
 import torch
 from typer.testing import CliRunner
 
+from d2lpar.cli import gpu_report, test_gpu
 from d2lpar.cli import main as cli
-from d2lpar.cli import proofs, prove
 
-FEW = ("send, recv and exchange in a ring", "bandwidth of all-reduces")
-
-
-@pytest.mark.parametrize("path", prove.PATHS)
-def test_every_path_passes_in_the_simulator(path):
-    [(_, proof)] = prove.plan("sim", "3", [path])
-    done = proof()
-    wanted = prove.SKIPPED if "bandwidth" in path else prove.PASSED
-    assert (done.state, done.path) == (wanted, path), done.remark
-
-
-def test_a_path_passes_on_processes():
-    [(_, proof)] = prove.plan("gloo", "2", FEW[1:])
-    done = proof()
-    assert done.state == prove.PASSED, done.remark
-    assert done.remark.count("GB/s") == 4
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize(("name", "proof"), prove.plan(), ids=lambda x: str(x)[:60])
-def test_on_the_gpus_of_this_machine(name, proof):
-    done = proof()
-    assert done.state != prove.FAILED, f"{name}: {done.remark}"
-
-
-def broken_sum(tensor, group=None):
-    tensor += 1
-
-
-def test_a_path_that_computes_something_else_fails(monkeypatch):
-    monkeypatch.setattr(proofs.allreduce, "tree_allreduce", broken_sum)
-    [(name, proof)] = prove.plan("sim", "2", ["chapter 06, from scratch"])
-    done = proof()
-    assert name == "sim, 2 ranks: chapter 06, from scratch"
-    assert done.state == prove.FAILED
-    assert "tree_allreduce of size 1: off by" in done.remark
-    report = prove.report([done], "sim")
-    assert "0 of 1 paths passed" in report
-    assert "proves nothing about GPUs" in report
-
-
-@pytest.mark.parametrize(
-    ("gpus", "nccl"), [(0, []), (1, [1]), (2, [1, 2]), (6, [1, 2, 3, 4, 6])]
-)
-def test_the_worlds_of_some_gpus(gpus, nccl):
-    found = prove.worlds(gpus)
-    assert [w.n for w in found if w.backend == "nccl" and not w.used] == nccl
-    rest = [w for w in found if w.backend != "nccl" or w.used]
-    assert [w.backend for w in rest] == ["gloo", "sim", "nccl"] * (gpus > 0)
-    # the simulator uses CUDA in this process: NCCL must be proven before
-    assert all(w.n == gpus for w in rest[2:])
-    assert found[len(nccl) :] == rest
-
-
-def test_what_is_proven_is_said(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    proofs = []
-    for world in prove.worlds(1):
-        proofs.append(prove.Proof("a path", world, prove.PASSED))
-    assert "NCCL between GPUs is not proven" in prove.verdict(proofs)
-    four = [prove.Proof("a path", w, prove.PASSED) for w in prove.worlds(4)]
-    assert prove.verdict(four).startswith("NCCL on up to 4 GPUs: 7 of 7 paths passed")
-
-
-def test_a_torch_without_nccl_has_nothing_to_pass(monkeypatch):
-    monkeypatch.setattr(prove.dist, "is_nccl_available", lambda: False)
-    proof = prove.prove("a path", prove.bandwidth, prove.worlds(2)[0])
-    assert (proof.state, proof.remark) == (prove.SKIPPED, "this torch has no NCCL")
-    assert "NCCL between GPUs is not proven" in prove.verdict([proof])
+PATHS = [name for name in vars(test_gpu) if name.startswith("test_")]
 
 
 def invoke(*words):
     return CliRunner().invoke(cli.app, ["doctor", *words])
 
 
-def test_without_a_gpu_there_is_nothing_to_prove(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    done = invoke("--prove")
-    assert done.exit_code == 1
-    assert str(done.exception) == prove.NOTHING
-
-
-def test_the_report_is_printed_and_written(tmp_path, monkeypatch):
-    monkeypatch.setattr(prove.plan, "__defaults__", (None, "2,4", FEW))
+def test_every_path_passes_in_the_simulator(tmp_path):
     out = tmp_path / "report.md"
-    done = invoke("--prove", "--backend", "sim", "--ranks", "2", "--out", str(out))
-    assert done.exit_code == 0
+    done = invoke("--prove", "--backend", "sim", "--ranks", "3", "--out", str(out))
     text = out.read_text()
-    assert text in done.stdout
-    assert text.startswith("# d2lpar doctor --prove\n")
-    assert f"| sim, 2 ranks | {FEW[0]} | passed |" in text
-    assert f"| sim, 2 ranks | {FEW[1]} | skipped |" in text
+    assert done.exit_code == 0 and text in done.stdout
+    rows = re.findall(r"\| sim, 3 ranks \| (.*?) \| (\w+) \|", text)
+    assert [f"test_{path}".replace(" ", "_") for path, _ in rows] == PATHS
+    assert [path for path, state in rows if state != "passed"] == [
+        "bandwidth of all reduces"  # its clock is virtual
+    ]
+    assert f"proves nothing about GPUs: {len(PATHS) - 1} of {len(PATHS) - 1}" in text
     assert f"| torch | {torch.__version__}" in text
+
+
+def test_bandwidth_is_measured_on_processes():
+    worlds = gpu_report.worlds("gloo", "2")
+    [(world, _, state, _, remark)] = gpu_report.prove(worlds, "-k", "bandwidth")
+    assert (world.n, state) == (2, "passed"), remark
+    assert remark.count("GB/s") == 4
+
+
+def test_a_path_that_computes_something_else_fails(monkeypatch):
+    wrong, go = lambda x, group: x.add_(1), gpu_report.prove
+    monkeypatch.setattr(test_gpu.allreduce, "tree_allreduce", wrong)
+    monkeypatch.setattr(gpu_report, "prove", lambda worlds: go(worlds, "-k", "06"))
+    done = invoke("--prove", "--backend", "sim", "--ranks", "2")
+    assert done.exit_code == 1 and "0 of 1 paths passed" in done.stdout
+    assert "| chapter 06 from scratch | FAILED |" in done.stdout
+    assert "tree_allreduce of size 1: " in done.stdout
+
+
+def test_paths_that_did_not_run_have_not_passed():
+    with pytest.raises(RuntimeError, match="did not run all paths.*NO_TESTS"):
+        gpu_report.prove(gpu_report.worlds("sim", "2"), "-k", "nothing")
+
+
+@pytest.mark.parametrize(
+    ("gpus", "nccl"), [(0, []), (1, [1]), (2, [1, 2]), (6, [1, 2, 3, 4, 6])]
+)
+def test_nccl_comes_first_and_once_more_after_cuda_was_used(gpus, nccl):
+    found = [(w.backend, w.n, w.used) for w in test_gpu.worlds(gpus)]
+    rest = [("gloo", 4, False), ("sim", 4, False), ("nccl", gpus, True)]
+    assert found == [("nccl", n, False) for n in nccl] + rest * (gpus > 0)
+
+
+@pytest.mark.parametrize(("gpus", "said"), [(1, "is not proven"), (4, "up to 4 GPUs")])
+def test_what_is_proven_is_said(gpus, said):
+    for state, sentence in (("passed", said), ("skipped", "is not proven")):
+        rows = [(w, "a path", state, 0.0, "") for w in test_gpu.worlds(gpus)]
+        assert sentence in gpu_report.verdict(rows)
 
 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
+        (["--prove"], gpu_report.NOTHING),
         (["--out", "x"], "options of --prove"),
         (["--prove", "--out", "nowhere/x"], "There is no folder nowhere for x."),
         (["--prove", "--backend", "sim", "--ranks", "one"], "numbers from 2 on"),
+        (["--prove", "--backend", "sim", "--ranks", "2,1"], "numbers from 2 on"),
     ],
 )
-def test_a_mistake_gets_one_sentence(words, sentence):
+def test_a_mistake_gets_one_sentence(words, sentence, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     assert sentence in str(invoke(*words).exception)
+
+
+def test_without_pytest_one_sentence_says_how_to_get_it(monkeypatch):
+    for name in ("gpu_report", "test_gpu"):
+        monkeypatch.delattr(f"d2lpar.cli.{name}")
+        monkeypatch.delitem(sys.modules, f"d2lpar.cli.{name}")
+    monkeypatch.setitem(sys.modules, "pytest", None)
+    assert "pip install pytest" in str(invoke("--prove").exception)

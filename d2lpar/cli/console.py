@@ -126,16 +126,6 @@ def progress(of, console):
     return Progress(*columns, console=console, transient=True, disable=hidden)
 
 
-def done(plan, of, console):
-    """What each step of the plan, a pair (name, function), gives; a bar names it."""
-    with progress(of, console) as bar:
-        task = bar.add_task("", total=len(plan))
-        for name, step in plan:
-            bar.update(task, description=name)
-            yield step()
-            bar.advance(task)
-
-
 def ready():
     """Refused, in a sentence, where the course cannot run."""
     from .doctor import obstacle

@@ -1,7 +1,6 @@
 """The commands of those who learn."""
 
 import importlib.util
-import json
 import os
 import sys
 import tempfile
@@ -21,9 +20,9 @@ from .console import (
     Refused,
     Timeout,
     check_folder,
-    done,
     each,
     execution_tools,
+    needing,
     ready,
     refusing,
 )
@@ -192,81 +191,20 @@ def doctor(
 
 def _prove(out, backend, ranks):
     ready()
-    from . import prove as proving
+    with needing("It runs the paths: pip install pytest"):
+        from . import gpu_report as proving
 
     check_folder(out)
     rehearse = backend if backend in (Backend.sim, Backend.gloo) else None
     with refusing(ValueError):
-        plan = proving.plan(rehearse, ranks)
-    if not plan:
+        worlds = proving.worlds(rehearse, ranks)
+    if not worlds:
         raise Refused(proving.NOTHING)
-    console = Console(highlight=False, soft_wrap=True)
-    proofs = list(done(plan, "paths", console))
-    report = proving.report(proofs, rehearse)
-    console.print(Text(report))
+    with refusing(RuntimeError):
+        rows = proving.prove(worlds)
+    report = proving.report(rows, rehearse)
+    Console(highlight=False, soft_wrap=True).print(Text(report))
     if out is not None:
         out.write_text(report, encoding="utf-8")
-    if any(proof.state == proving.FAILED for proof in proofs):
+    if any(state == proving.FAILED for _, _, state, *_ in rows):
         raise typer.Exit(1)
-
-
-@commands.command()
-def record(
-    out: Annotated[
-        Path | None, typer.Option(help="The file; else named after the machine.")
-    ] = None,
-    repeats: Annotated[
-        int, typer.Option(min=1, help="Of measuring, then running.")
-    ] = 3,
-    quick: Annotated[bool, typer.Option(help="Less of all, in a minute.")] = False,
-):
-    """Measure this machine and predict its runs; write both into one JSON file."""
-    ready()
-    from . import record as recording
-
-    check_folder(out)
-    os.environ["D2LPAR_PROGRESS"] = "0"  # one bar at a time
-    console, figures = Console(highlight=False), {}
-    for step in done(recording.plan(repeats, quick), "steps", console):
-        recording.bench.add(figures, step)
-    for table in recording.bench.tables(figures):
-        console.print(table)
-    print(recording.write(figures, out))
-
-
-@commands.command()
-def bench(
-    sizes: Annotated[
-        str | None, typer.Option(help="Sizes of tensors, such as 64K,1M,16M.")
-    ] = None,
-    ranks: Annotated[
-        str | None, typer.Option(help="Numbers of processes, such as 2,4.")
-    ] = None,
-    quick: Annotated[bool, typer.Option(help="Less of all, in half a minute.")] = False,
-    nodes: Annotated[
-        bool, typer.Option(help="Only chapter 19's programs, on several nodes.")
-    ] = False,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write the figures there, too.")
-    ] = None,
-):
-    """Measure all-reduces, start-up, simulator and training on this machine."""
-    ready()
-    from .bench import bench as measuring
-    from .bench import several_nodes
-
-    with refusing(ValueError, RuntimeError):
-        if nodes:
-            plan = several_nodes.plan(quick)
-        else:
-            plan = measuring.plan(sizes, ranks, quick)
-    check_folder(json_file)
-    results = {"machine": measuring.machine()}
-    os.environ["D2LPAR_PROGRESS"] = "0"  # one bar at a time
-    console = Console(highlight=False)
-    for figures in done(plan, "steps", console):
-        measuring.add(results, figures)
-    for table in measuring.tables(results):
-        console.print(table)
-    if json_file is not None:
-        json_file.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")

@@ -229,7 +229,7 @@ Cluster.load = staticmethod(load)
 def from_file(figures, bad="The record"):
     """Return the cluster of what a file holds, a record or a cluster alone."""
     if isinstance(figures, dict) and "cluster" in figures:
-        figures = figures["cluster"]  # a record: see `d2lpar record`
+        figures = figures["cluster"]  # a record holds more than that
     if not isinstance(figures, dict) or "d2lpar" not in figures:
         raise ValueError(f"{bad}: it has no entry 'd2lpar'.")
     if (version := figures["d2lpar"]) != FORMAT:
@@ -275,6 +275,6 @@ def _are_rows(rows, length):
 
 
 def recorded(name):
-    """Return a record that the course holds, as `d2lpar record` has written it."""
+    """Return a record that the course holds."""
     folder = resources.files("d2lpar").joinpath("launch", "records")
     return json.loads(folder.joinpath(f"{name}.json").read_text(encoding="utf-8"))

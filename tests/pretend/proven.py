@@ -3,16 +3,14 @@
 import json
 import sys
 
-from d2lpar.cli import prove
+import torch
+
+from d2lpar.cli import gpu_report, test_gpu
 
 if __name__ == "__main__":
-    failed, every = {}, []
-    for name, proof in prove.plan():
-        if name.startswith(tuple(sys.argv[1:])):
-            done = proof()
-            every.append(done)
-            if done.state == prove.FAILED:
-                failed[name] = done.remark
-    passed = sum(done.state == prove.PASSED for done in every)
-    told = {"passed": passed, "failed": failed, "report": prove.report(every)}
-    print("\n" + json.dumps(told))
+    names, every = tuple(sys.argv[1:]), test_gpu.worlds(torch.cuda.device_count())
+    rows = gpu_report.prove([w for w in every if w.name.startswith(names)])
+    states = [state for _, _, state, *_ in rows]
+    failed = {f"{w.name}: {x}": text for w, x, s, _, text in rows if s == "FAILED"}
+    told = {"passed": states.count("passed"), "failed": failed}
+    print("\n" + json.dumps(told | {"report": gpu_report.report(rows)}))

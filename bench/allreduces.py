@@ -5,20 +5,20 @@ import re
 import torch
 import torch.distributed as dist
 
-from ... import allreduce
-from ...allreduce import fastest
-from ...allreduce.shared_memory import shared_memory_allreduce
+from d2lpar import allreduce
+from d2lpar.allreduce import fastest
+from d2lpar.allreduce.shared_memory import shared_memory_allreduce
+
 from .race import LineUp, Race
 
-KB, MB = 2**10, 2**20
+UNITS = {"": 1, "k": 2**10, "m": 2**20}
 NAMES = "naive tree direct ring segmented_ring recursive_doubling halving_doubling"
 
 
 def rivals():
     """Name to function: PyTorch's all-reduce, then the course's."""
     found = {"dist.all_reduce": dist.all_reduce}
-    for name in NAMES.split():
-        found[name] = getattr(allreduce, f"{name}_allreduce")
+    found |= {name: getattr(allreduce, f"{name}_allreduce") for name in NAMES.split()}
     found["shared_memory"] = shared_memory_allreduce
     return found | {"allreduce": fastest.allreduce}
 
@@ -29,7 +29,7 @@ def line_up(size):
     x = torch.empty(size // 4)
 
     def check(name):
-        if x[0] != n * (n + 1) / 2 or not torch.equal(x, x[:1].expand_as(x)):
+        if not (x == n * (n + 1) / 2).all():
             text = f"{name} gives a wrong sum of {size} bytes on {n} ranks"
             raise AssertionError(text)
 
@@ -43,30 +43,13 @@ def race(sizes):
     return Race("All-reduce", line_up, courses, len(courses), (5.0, 0.8))
 
 
-# Sizes as text
-
-
-def sizes_of(text):
-    """The bytes in a text such as "64K,1M", from small to large."""
-    return sorted({size_of(each) for each in text.split(",")})
-
-
 def size_of(text):
-    """Bytes of "64K", "1M", "1.5M", "4096"; powers of two, as "KB" and "MB" too."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmg]?)i?b?\s*", text, re.I)
-    unit = {"": 1, "k": KB, "m": MB, "g": 2**30}
-    size = round(float(match[1]) * unit[match[2].lower()]) if match else 0
-    if size < 4 or size % 4:
-        raise ValueError(
-            f"A size is a number of bytes such as 64K or 16M, a multiple of 4, "
-            f"not {text!r}."
-        )
-    return size
+    """Bytes of "64K", "1M" or "4096", in powers of two; ValueError for others."""
+    match = re.fullmatch(r"(\d+)([km]?)", text.lower())
+    return int(match[1]) * UNITS[match[2]] if match else int(text)
 
 
 def size_name(size):
     """`64 KB`, `1 MB`: bytes in powers of two."""
-    for unit, name in ((MB, "MB"), (KB, "KB")):
-        if size >= unit:
-            return f"{size / unit:g} {name}"
-    return f"{size} B"
+    unit = next((u for u in "mk" if size >= UNITS[u]), "")
+    return f"{size / UNITS[unit]:g} {unit.upper()}B"

@@ -1,0 +1,180 @@
+"""Rivals that do the same work on the same ranks, side by side in one run.
+
+They take turns, round by round, so that whatever else the machine does hits all of
+them.  A time lasts from when the last rank has come until the last one is done, by the
+clock that the processes share.  Of the rounds the median counts.
+"""
+
+import itertools
+import statistics
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from d2lpar.launch import run as launch
+from d2lpar.report.units import show_seconds
+
+TIMEOUT = 300.0  # seconds without a call: slow machines may take long
+ON_CPU = {"backend": "gloo", "device": "cpu", "timeout": TIMEOUT}  # whatever is usual
+MOST = 40  # rounds
+
+
+class LineUp(NamedTuple):
+    """The rivals on a rank: {name: program}, PyTorch's first.
+
+    `prepare()` comes before each turn and `after(name)` behind it; neither counts.
+    `compare()` comes at the end.  Both may raise where a rival computes something else.
+    """
+
+    programs: dict
+    prepare: Callable = lambda: None
+    after: Callable = lambda name: None
+    compare: Callable = lambda: None
+
+
+def take_turns(line_up, seconds):
+    """{name: list of (start, stop)} of this rank, one per round.
+
+    A round runs each program once, from a barrier on; the next round begins with
+    another.  The first round warms up.  There are at least 3 more, then as many as fit.
+    """
+    names = list(line_up.programs)
+    for k in itertools.count():
+        if k < 2:
+            times, began = {name: [] for name in names}, launch.now()
+        for name in names[k % len(names) :] + names[: k % len(names)]:
+            line_up.prepare()
+            dist.barrier()
+            start = launch.now()
+            line_up.programs[name]()
+            times[name].append((start, launch.now()))
+            line_up.after(name)
+        over = torch.tensor([k >= MOST or (k >= 3 and launch.now() - began > seconds)])
+        dist.broadcast(over, 0)
+        if over:
+            return times
+
+
+def durations(results):
+    """{name: seconds}: from when all ranks are there until all are done."""
+    lasted = lambda spans: max(b for _, b in spans) - max(a for a, _ in spans)
+    rounds = {k: zip(*(each[k] for each in results), strict=True) for k in results[0]}
+    return {name: list(map(lasted, spans)) for name, spans in rounds.items()}
+
+
+class Race(NamedTuple):
+    """Who is compared at what.
+
+    name       of the race, as a title says it: "A pipeline"
+    line_up    (*arguments) -> LineUp, called on each rank
+    courses    {name: arguments}: a column of the table each
+    quick      so many of them are enough in a hurry
+    seconds    that a usual race lasts, and a quick one
+    """
+
+    name: str
+    line_up: Callable
+    courses: dict
+    quick: int = 1
+    seconds: tuple = (8.0, 1.0)
+
+    def measure(self, n, course, seconds):
+        """Race on n ranks, and return a row per rival.
+
+        `ratio` is how many times as fast it is as PyTorch's, the median of the rounds.
+        """
+        given = self.line_up, self.courses.get(course, course), seconds
+        times = durations(
+            launch.run(_take_part, *given, world_size=n, **ON_CPU).results
+        )
+        theirs, rows = next(iter(times.values())), []
+        title = f"{self.name} on {n} Gloo ranks: time, and how many times as fast"
+        for name, mine in times.items():
+            took = statistics.median(mine)
+            ratio = statistics.median(a / b for a, b in zip(theirs, mine, strict=True))
+            shown = f"{ratio:.2f}" if rows else show_seconds(float(f"{took:.3g}"))
+            figures = {"seconds": took, "ratio": ratio, "rounds": len(mine)}
+            rows.append(row(title, name)(str(course), shown, **figures))
+        return rows
+
+    def plan(self, ranks, quick):
+        """Functions that return rows, one per number of ranks and course."""
+        courses = list(self.courses)[: self.quick if quick else None]
+        pairs, seconds = itertools.product(ranks, courses), self.seconds[quick]
+        return [partial(self.measure, *pair, seconds) for pair in pairs]
+
+
+def _take_part(line_up, arguments, seconds):
+    made = line_up(*arguments)
+    times = take_turns(made, seconds)
+    made.compare()
+    return times
+
+
+# Training
+
+
+def trained(models, steps):
+    """The LineUp of models that train: {name: model}, {name: function of a step}.
+
+    Raises at the end unless all have the weights and the gradients of the first.
+    """
+
+    def compare():
+        first, *others = models
+        theirs = sorted(models[first].named_parameters())
+        for name in others:
+            pairs = zip(sorted(models[name].named_parameters()), theirs, strict=True)
+            alike = (near(a, b) and near(a.grad, b.grad) for (_, a), (_, b) in pairs)
+            if not all(alike):
+                raise AssertionError(f"{name} does not train as {first} does")
+
+    return LineUp(steps, compare=compare)
+
+
+def step_of(model, backward):
+    """A function of a whole step: gradients cleared, `backward()`, update."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+
+    def step():
+        optimizer.zero_grad()
+        backward()
+        optimizer.step()
+
+    return step
+
+
+def near(a, b):
+    """Equal but for the order in which float32 terms were added; shard by shard."""
+    a, b = (x.to_local() if hasattr(x, "to_local") else x for x in (a, b))
+    return a.shape == b.shape and (a - b).abs().max() <= 1e-3 * b.abs().max() + 1e-9
+
+
+# Rows
+
+
+def row(table, name):
+    """A function that makes a cell of a table: its column, its text and figures."""
+    return lambda column, shown, **figures: dict(
+        table=table, row=name, column=column, shown=shown, **figures
+    )
+
+
+def tables(rows):
+    """Tables of rich, with a line per name and a column per course."""
+    from rich import box, table
+
+    for title in dict.fromkeys(row["table"] for row in rows):
+        mine = [row for row in rows if row["table"] == title]
+        cells = {(row["row"], row["column"]): row["shown"] for row in mine}
+        made = table.Table(title=title, title_justify="left", box=box.SIMPLE)
+        made.add_column("", no_wrap=True)
+        columns = list(dict.fromkeys(column for _, column in cells))
+        for column in columns:
+            made.add_column(column, justify="right")
+        for name in dict.fromkeys(name for name, _ in cells):
+            made.add_row(name, *(cells.get((name, column), "") for column in columns))
+        yield made

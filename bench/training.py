@@ -1,0 +1,135 @@
+"""Steps with chapter 08's DDPs and with a pipeline, and a split sequence."""
+
+import copy
+from functools import partial
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from d2lpar import overlap, sequence
+from d2lpar.allreduce.shared_memory import shared_memory_allreduce
+from d2lpar.launch import run as launch
+from d2lpar.pipeline import Pipeline
+from d2lpar.pipeline.schedule import make
+from d2lpar.sim.torch_private import torch_ring_attention
+
+from .race import LineUp, Race, near, step_of, trained
+
+BUCKET = 2**20  # bytes; torch's own counts in MB of this size
+LAYERS, ROWS, MICRO = 6, 64, 8  # of an MLP; of a micro-batch; micro-batches
+WIDTHS = {f"width {w}": (w,) for w in (256, 512, 1024)}
+
+# DDP: each rival has a copy of the same model and the same share of the data
+
+THEIRS = partial(DistributedDataParallel, bucket_cap_mb=BUCKET / 2**20)
+OURS = partial(overlap.OverlappedDDP, bucket_bytes=BUCKET)
+DDPS = {
+    "torch DDP": THEIRS,
+    "torch DDP, gradients as views": partial(THEIRS, gradient_as_bucket_view=True),
+    "naive": overlap.NaiveDDP,
+    "flat": overlap.FlatDDP,
+    "bucketed": partial(overlap.BucketedDDP, bucket_bytes=BUCKET),
+    "overlapped": OURS,
+    "overlapped, shared memory": partial(OURS, allreduce=shared_memory_allreduce),
+}
+
+
+def ddps(width):
+    """Every rival with a copy of one MLP."""
+    torch.manual_seed(0)
+    layers = [(nn.Linear(width, width), nn.ReLU()) for _ in range(LAYERS)]
+    first = nn.Sequential(*[part for pair in layers for part in pair])
+    x = torch.randn(ROWS, width) + dist.get_rank()
+    models = {name: wrap(copy.deepcopy(first)) for name, wrap in DDPS.items()}
+
+    def backward(model):
+        model(x).square().mean().backward()
+        if isinstance(model, overlap.NaiveDDP):
+            model.finish()
+
+    steps = {name: step_of(m, partial(backward, m)) for name, m in models.items()}
+    return trained(models, steps)
+
+
+DDP = Race("A training step", ddps, WIDTHS)
+
+# A pipeline: the same stages and micro-batches
+
+TORCHS, SCHEDULES = "torch Schedule1F1B", ("1f1b", "gpipe", "zb-h1")
+
+
+def squares(out, y):
+    """Return the sum of the squares of the differences."""
+    return (out - y).square().sum()
+
+
+def our_step(name, stage, x, y):
+    """Make a function of all gradients, with a schedule of that name."""
+    made = make(name, dist.get_world_size(), MICRO)
+    return partial(Pipeline(made, [stage], squares).step, x, y)
+
+
+def torchs_step(stage, x, y):
+    """Make the same with PyTorch's stage and schedule."""
+    from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+
+    r, last = dist.get_rank(), dist.get_world_size() - 1
+    part = PipelineStage(stage, r, last + 1, launch.device())
+    mean = lambda out, y: squares(out, y) / len(x)
+    made = Schedule1F1B(part, MICRO, loss_fn=mean, scale_grads=False)
+    given, wanted = [x] if r == 0 else [], {"target": y} if r == last else {}
+    return partial(made.step, *given, **wanted)
+
+
+def pipelines(width):
+    """Every rival with stages of the same weights, two layers on each rank."""
+    x, stages = torch.randn(MICRO * ROWS, width), {}
+    y = torch.zeros_like(x)
+    for name in (TORCHS, *SCHEDULES):
+        torch.manual_seed(dist.get_rank())
+        layers = [nn.Linear(width, width), nn.Linear(width, width)]
+        stages[name] = nn.Sequential(layers[0], nn.Tanh(), layers[1], nn.Tanh())
+    steps = {TORCHS: torchs_step(stages[TORCHS], x, y)}
+    steps |= {name: our_step(name, stages[name], x, y) for name in SCHEDULES}
+    return trained(stages, {name: step_of(stages[name], steps[name]) for name in steps})
+
+
+PIPELINE = Race("A pipeline", pipelines, WIDTHS)
+
+# A split sequence: torch's is the ring below `context_parallel`, which refuses CPUs
+
+ATTENTIONS = {
+    "torch context_parallel": torch_ring_attention,
+    "ring": sequence.ring_attention,
+    "gather": sequence.gather_attention,
+    "ulysses": partial(sequence.ulysses_attention, order="zigzag"),
+}
+
+
+def attentions(tokens):
+    """All rivals on the same queries, keys and values of `tokens` tokens, in zigzag."""
+    generator = torch.Generator().manual_seed(0)
+    whole = torch.randn(4, 1, 8, tokens, 64, generator=generator)
+    *mine, dy = (sequence.split_sequence(x, 2) for x in whole)
+    found = {}
+
+    def step(name):
+        qkv = [x.detach().requires_grad_() for x in mine]
+        y = ATTENTIONS[name](*qkv)
+        y.backward(dy)
+        found[name] = [y.detach(), *(x.grad for x in qkv)]
+
+    def compare():
+        theirs = next(iter(found.values()))
+        for name, ours in found.items():
+            if not all(map(near, ours, theirs)):
+                raise AssertionError(f"{name} does not attend as torch does")
+
+    programs = {name: partial(step, name) for name in ATTENTIONS}
+    return LineUp(programs, compare=compare)
+
+
+COURSES = {"1024 tokens": (1024,), "4096 tokens": (4096,)}
+SEQUENCE = Race("A split sequence", attentions, COURSES)
