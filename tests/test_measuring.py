@@ -59,7 +59,6 @@ def test_a_measured_table_is_paced_and_shown():
     table = Table("8xA100", (slow, Row("same", 5000, 1e-3, 10**9, 0, 1e-3), full))
     assert table.cluster(4).slow_factor(3) == 2.0
     shown = str(table).splitlines()
-    assert shown[1].split() == ["simulated", "measured"]
     assert shown[3].split() == "slow 1 1 GB 0.005 3 7 MB 0.00167".split()
     assert shown[5].endswith("out of memory")
     assert shown[6] == "More than the 80 GB of a GPU: full"
