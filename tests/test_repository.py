@@ -32,7 +32,7 @@ cli
 grade
 __init__
 checks
-experiments
+experiments measuring
 hybrid sequence failures
 mesh planning experts
 data_parallel overlap parameter_server sharding network_partition tensor_parallel \
@@ -51,6 +51,7 @@ HEIGHT = {
     for height, line in enumerate(reversed(LAYERS.strip().splitlines()))
     for name in line.split()
 }
+ABOVE = {"shared.measuring": "measuring"}  # chapters alone import it
 MOST_ENTRIES = 27  # of the package's folder
 DOCUMENTS = ("README.md", "GUIDE.md", "CONTRIBUTING.md", "INSTRUCTORS.md")
 APART = [(f"pipeline.schedule.{x}", "report") for x in ("actions", "makers", "rules")]
@@ -154,7 +155,7 @@ def test_every_module_has_a_layer():
 
 
 def test_imports_point_down(graph):
-    room = lambda name: name.split(".")[0]
+    room = lambda name: ABOVE.get(name, name.split(".")[0])
     up = [
         f"{name} imports {used}"
         for name in graph
