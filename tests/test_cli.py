@@ -191,28 +191,6 @@ def test_bench_prints_tables_and_writes_json(short_bench, tmp_path):
     assert figures["simulator"] == {"ring": 1234.5}
 
 
-def test_record_prints_tables_and_writes_one_file(monkeypatch, tmp_path):
-    from d2lpar.cli import record
-
-    machine = {"name": "3 CPU cores, made up"}
-    steps = [
-        ("one", lambda: {"cluster": {"machine": machine}}),
-        ("two", lambda: {"simulator": {"ring": 1234.5}}),
-    ]
-    given = []
-    monkeypatch.setattr(record, "plan", lambda *options: given.append(options) or steps)
-    monkeypatch.setenv("D2LPAR_PROGRESS", "1")  # as it was, afterwards
-    monkeypatch.chdir(tmp_path)
-    result = invoke("record", "--repeats", "2", "--quick")
-    assert result.exit_code == 0 and given == [(2, True)]
-    assert "1,234" in result.stdout and "3_cpu_cores_made_up.json" in result.stdout
-    figures = json.loads((tmp_path / "3_cpu_cores_made_up.json").read_text())
-    assert figures == {"cluster": {"machine": machine}, "simulator": {"ring": 1234.5}}
-    options = ["record", "--out", str(tmp_path / "nowhere" / "a.json")]
-    with pytest.raises(cli.Refused, match="There is no folder"):
-        CliRunner().invoke(cli.app, options, catch_exceptions=False)
-
-
 def test_bench_hands_on_its_options(monkeypatch):
     from d2lpar.cli.bench import bench
 

@@ -23,9 +23,6 @@ hybrid/weird_trick hybrid/domain hybrid/split_choice mesh/model mesh/grid
 mesh/gpt_parts mesh/costs mesh/pipeline planning/search planning/memory
 sequence/ulysses experts/layer experts/nodes failures/reliability failures/saving
 """.split()
-EXPERIMENTS = sorted((ROOT / "d2lpar" / "experiments").glob("*.py"))
-BEHIND = "__init__", "measuring", "tables"  # nobody reads these in a chapter
-CONCEPTS += [f"experiments/{p.stem}" for p in EXPERIMENTS if p.stem not in BEHIND]
 
 LIBRARY = '''\
 """A module."""

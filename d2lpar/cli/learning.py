@@ -211,30 +211,6 @@ def _prove(out, backend, ranks):
 
 
 @commands.command()
-def record(
-    out: Annotated[
-        Path | None, typer.Option(help="The file; else named after the machine.")
-    ] = None,
-    repeats: Annotated[
-        int, typer.Option(min=1, help="Of measuring, then running.")
-    ] = 3,
-    quick: Annotated[bool, typer.Option(help="Less of all, in a minute.")] = False,
-):
-    """Measure this machine and predict its runs; write both into one JSON file."""
-    ready()
-    from . import record as recording
-
-    check_folder(out)
-    os.environ["D2LPAR_PROGRESS"] = "0"  # one bar at a time
-    console, figures = Console(highlight=False), {}
-    for step in done(recording.plan(repeats, quick), "steps", console):
-        recording.bench.add(figures, step)
-    for table in recording.bench.tables(figures):
-        console.print(table)
-    print(recording.write(figures, out))
-
-
-@commands.command()
 def bench(
     sizes: Annotated[
         str | None, typer.Option(help="Sizes of tensors, such as 64K,1M,16M.")

@@ -26,7 +26,6 @@ from .hardware import gpus as gpus
 from .hardware import parse_cluster as parse_cluster
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
 
     import torch
     from matplotlib.figure import Figure
@@ -68,9 +67,6 @@ class Cluster:
     """
 
     plain: ClassVar[Cluster]  # 10 us and 10 GB/s between all ranks
-    measured: ClassVar[bool] = False
-    here: ClassVar[Callable[..., Cluster]]  # see `launch.this_machine.here`
-    load: ClassVar[Callable[..., Cluster]]  # see `measured.load`
 
     name: str
     n: int | None = None
@@ -90,7 +86,6 @@ class Cluster:
     protocols: tuple = ((1.0, 1.0),)  # of native collectives, see PROTOCOLS
     host_memory: float | None = None  # bytes per node; None: as much as one likes
     slowed: tuple = ()  # (rank, factor), one per slow rank
-    cores: int | None = None  # processors that all ranks share; None: one each
     _paths: dict = field(default_factory=dict, init=False, compare=False)
 
     @classmethod
