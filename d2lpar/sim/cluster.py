@@ -26,7 +26,6 @@ from .hardware import gpus as gpus
 from .hardware import parse_cluster as parse_cluster
 
 if TYPE_CHECKING:
-
     import torch
     from matplotlib.figure import Figure
 

@@ -5,9 +5,7 @@ its way, all at once, for alpha + bytes / bandwidth.  Transfers that find someth
 wait, and are served in the order in which they became ready.
 """
 
-import heapq
 import itertools
-import math
 from collections import defaultdict
 from functools import partial
 from operator import itemgetter
