@@ -256,10 +256,6 @@ class Cluster:
         busy = max(flops / self.peak(dtype), bytes / self.gpu.memory_rate)
         return busy * self.slow_factor(rank)
 
-    def operation_seconds(self, rank, name, flops, bytes, dtype=None):
-        """`compute_seconds` of an operation with this name, such as "relu"."""
-        return self.compute_seconds(rank, flops, bytes, dtype)
-
     def launch_seconds(self, rank):
         """Seconds in which the host of this rank starts one operation."""
         return 0.0 if self.gpu is None else self.launch * self.slow_factor(rank)

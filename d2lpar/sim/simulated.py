@@ -198,7 +198,7 @@ class SimulatedEngine(Engine):
         cluster, begin = self.cluster, self.clock
         if name == EMPTY:
             return  # the allocator of a GPU keeps its memory
-        seconds = cluster.operation_seconds(self.rank, name, flops, nbytes, dtype)
+        seconds = cluster.compute_seconds(self.rank, flops, nbytes, dtype)
         self.host += cluster.launch_seconds(self.rank)
         self.clock = max(self.clock, self.host) + seconds
         if name == ITEM:
