@@ -85,9 +85,7 @@ export PIP_NO_INDEX := 1
 export PIP_FIND_LINKS := $(CURDIR)/wheelhouse
 endif
 
-# Tests do not measure the machine; what they predict is the same everywhere.
-HERE = D2LPAR_HERE=$(CURDIR)/d2lpar/launch/records/2_cpu_cores_amd_epyc.json
-PLAIN = env -u D2LPAR_BACKEND -u D2LPAR_RANKS D2LPAR_PROGRESS=0 $(HERE)
+PLAIN = env -u D2LPAR_BACKEND -u D2LPAR_RANKS D2LPAR_PROGRESS=0
 # Beside five others, threads of torch that wait for work must not spin: that took seconds
 # of processor where the work takes hundredths.
 units notebooks processes gpus: export OMP_WAIT_POLICY = passive
@@ -208,7 +206,6 @@ soak: setup
 # Tensors of the host that count as a GPU's, and raise where CUDA would; half an hour.
 # A short form is among the unit tests.
 gpus: export D2LPAR_PRETEND = 4
-gpus: export D2LPAR_SMALL = 1
 gpus: export PYTHONPATH := $(CURDIR)/tests/pretend/site-packages
 gpus: export MPLBACKEND = Agg
 gpus: setup
@@ -227,7 +224,7 @@ all-processes: processes
 
 processes:
 	@echo "== chapters on real processes, outputs not compared"
-	@D2LPAR_BACKEND=gloo D2LPAR_PROGRESS=0 $(HERE) $(PYTEST) -n $(WORKERS) --dist loadscope --nbval-lax $(NBVAL) \
+	@D2LPAR_BACKEND=gloo D2LPAR_PROGRESS=0 $(PYTEST) -n $(WORKERS) --dist loadscope --nbval-lax $(NBVAL) \
 	    $(KERNELS) $(RANKED)
 
 # Which lines of the library the unit tests run in this process; what ranks run that are

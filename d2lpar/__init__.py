@@ -11,14 +11,11 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:  # what an editor and a type checker see
     from .checks.checker import check as check
     from .checks.report import Report as Report
-    from .launch.predictions import Prediction as Prediction
-    from .launch.predictions import predict as predict
     from .launch.run import defaults as defaults
     from .launch.run import device as device
     from .launch.run import now as now
     from .launch.run import run as run
     from .launch.run import sleep as sleep
-    from .launch.this_machine import Cluster as Cluster
     from .pipeline import schedule as schedule
     from .report.errors import DeadlockError as DeadlockError
     from .report.errors import MismatchError as MismatchError
@@ -26,16 +23,16 @@ if TYPE_CHECKING:  # what an editor and a type checker see
     from .report.runs import Run as Run
     from .report.runs import compare as compare
     from .report.timeline import Timeline as Timeline
+    from .sim.cluster import Cluster as Cluster
     from .sim.labels import label as label
     from .sim.labels import label_layers as label_layers
 
 _HOMES = {
     "checks.checker": ["check"],
-    "launch.this_machine": ["Cluster"],
     "report.errors": ["DeadlockError", "MismatchError", "RankError"],
+    "sim.cluster": ["Cluster"],
     "sim.labels": ["label", "label_layers"],
     "launch.run": ["defaults", "device", "now", "run", "sleep"],
-    "launch.predictions": ["Prediction", "predict"],
     "checks.report": ["Report"],
     "report.runs": ["Run", "compare"],
     "report.timeline": ["Timeline"],

@@ -18,9 +18,6 @@ settings.register_profile(
 )
 settings.load_profile("busy")  # on a busy machine, too, nothing fails for its slowness
 WATCHDOG = 120.0  # seconds until a test gives up, however busy the machine is
-# No test measures the machine for a minute; tests of that take the variable away.
-RECORD = ROOT / "d2lpar" / "launch" / "records" / "2_cpu_cores_amd_epyc.json"
-os.environ.setdefault("D2LPAR_HERE", str(RECORD))
 # What serves many tests and takes long to make, the longest first.
 SHARED = ["graded", "nbgrader_course", "site"]
 forks.PRELOADED.append("tests.huge_pages")  # so that ranks are forked faster

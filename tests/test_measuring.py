@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from d2lpar.launch import run as launch
-from d2lpar.shared.measuring import Case, Row, Table, measure
+from d2lpar.launch.measuring import Case, Row, Table, measure
 from d2lpar.sim.cluster import Cluster
 
 

@@ -32,7 +32,6 @@ cli
 grade
 __init__
 checks
-experiments measuring
 hybrid sequence failures
 mesh planning experts
 data_parallel overlap parameter_server sharding network_partition tensor_parallel \
@@ -51,8 +50,7 @@ HEIGHT = {
     for height, line in enumerate(reversed(LAYERS.strip().splitlines()))
     for name in line.split()
 }
-ABOVE = {"shared.measuring": "measuring"}  # chapters alone import it
-MOST_ENTRIES = 27  # of the package's folder
+MOST_ENTRIES = 26  # of the package's folder
 DOCUMENTS = ("README.md", "GUIDE.md", "CONTRIBUTING.md", "INSTRUCTORS.md")
 APART = [(f"pipeline.schedule.{x}", "report") for x in ("actions", "makers", "rules")]
 
@@ -155,7 +153,7 @@ def test_every_module_has_a_layer():
 
 
 def test_imports_point_down(graph):
-    room = lambda name: ABOVE.get(name, name.split(".")[0])
+    room = lambda name: name.split(".")[0]
     up = [
         f"{name} imports {used}"
         for name in graph
@@ -412,7 +410,7 @@ def test_a_stranger_finds_the_rooms():
     """Who lists the package sees a name per chapter, and the seven rooms."""
     entries = {path.name for path in PACKAGE.iterdir()} - {"__pycache__"}
     assert len(entries) <= MOST_ENTRIES
-    concepts = {name[3:] for name in chapters()} | {"experiments"}
+    concepts = {name[3:] for name in chapters()}
     plain = {"__init__.py", "__main__.py", "py.typed"}
     assert {name.removesuffix(".py") for name in entries - plain} - concepts == ROOMS
     rows = re.findall(r"^\| `(\w+)/` \|", FOR_AUTHORS, re.MULTILINE)

@@ -74,19 +74,6 @@ def minutes(seconds):
     return f"{whole} min {rest} s" if whole else f"{rest} s"
 
 
-def _measure_for(paths):
-    """Measure this machine once, before a cell with a limit of time needs it."""
-    from ..launch.this_machine import Cluster
-
-    cells = (cell for path in paths for cell in notebooks.read(path)["cells"])
-    code = [cell["source"] for cell in cells if cell["cell_type"] == "code"]
-    if any("d2lpar.predict(" in text or "Cluster.here(" in text for text in code):
-        try:
-            Cluster.here()
-        except ValueError as error:  # a file that D2LPAR_HERE names
-            raise Refused(str(error)) from None
-
-
 def each(paths, one):
     """`one(path, on_cell)` is done for every path; exit 1 if a chapter failed.
 
@@ -94,7 +81,6 @@ def each(paths, one):
     """
     if not paths:
         raise Refused("There are no notebooks in chapters/.")
-    _measure_for(paths)
     console = Console(highlight=False, soft_wrap=True)
     failed, total, start = 0, len(paths), time.monotonic()
     counts = [_code_cells(path) for path in paths]

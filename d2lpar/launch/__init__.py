@@ -2,6 +2,5 @@
 
 `run` chooses the world.  `processes` and `torchrun` start and watch ranks that are
 processes, `worker` is the life of one of them, `gloo` and `nccl` carry out its calls.
-`script` runs a learner's own script.  `here` measures this machine, `predictions` sets
-measured runs beside simulated ones.  Imports from `sim`, `report` and `shared`.
+`script` runs a learner's own script.  Imports from `sim`, `report` and `shared`.
 """

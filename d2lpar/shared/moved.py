@@ -16,7 +16,7 @@ network_partition: layers
 pipeline: delayed schedule
 report: plots=show.plots units=show.units
 shared: d2l_loader=tools.d2l_loader data footprint model_zoo played=world.played
-sim: cluster=world.cluster measured=world.measured meter=world.meter
+sim: cluster=world.cluster meter=world.meter
 tensor_parallel: trips vocabulary
 """
 MOVED = {"world": "launch", "show": "report", "tools": "cli"}

@@ -26,8 +26,6 @@ from .hardware import gpus as gpus
 from .hardware import parse_cluster as parse_cluster
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import torch
     from matplotlib.figure import Figure
 
@@ -68,9 +66,6 @@ class Cluster:
     """
 
     plain: ClassVar[Cluster]  # 10 us and 10 GB/s between all ranks
-    measured: ClassVar[bool] = False
-    here: ClassVar[Callable[..., Cluster]]  # see `launch.this_machine.here`
-    load: ClassVar[Callable[..., Cluster]]  # see `measured.load`
 
     name: str
     n: int | None = None
@@ -90,7 +85,6 @@ class Cluster:
     protocols: tuple = ((1.0, 1.0),)  # of native collectives, see PROTOCOLS
     host_memory: float | None = None  # bytes per node; None: as much as one likes
     slowed: tuple = ()  # (rank, factor), one per slow rank
-    cores: int | None = None  # processors that all ranks share; None: one each
     _paths: dict = field(default_factory=dict, init=False, compare=False)
 
     @classmethod
@@ -261,10 +255,6 @@ class Cluster:
             return 0.0
         busy = max(flops / self.peak(dtype), bytes / self.gpu.memory_rate)
         return busy * self.slow_factor(rank)
-
-    def operation_seconds(self, rank, name, flops, bytes, dtype=None):
-        """`compute_seconds` of an operation with this name, such as "relu"."""
-        return self.compute_seconds(rank, flops, bytes, dtype)
 
     def launch_seconds(self, rank):
         """Seconds in which the host of this rank starts one operation."""

@@ -10,7 +10,7 @@ from collections import defaultdict
 from ..report import explain
 from ..report.calls import cost_of, disagreement, part_of, reduced
 from ..report.engine import Status, waiting
-from .network import Network, SharedNetwork
+from .network import Network
 from .torch_private import copy_raw, raw_tensors
 
 EAGER = 65536  # bytes: with `buffered`, a smaller message leaves without its receive
@@ -22,8 +22,6 @@ class Matching:
     def __init__(self, sim, buffered):
         self.sim, self.buffered = sim, buffered
         self.network = Network(sim.cluster, sim.at)
-        if sim.cluster.measured:
-            self.network = SharedNetwork(sim.cluster, sim.at, sim.cores)
         self._groups = {}  # (name, ranks) of a group -> its number
         self._sends, self._receives = defaultdict(list), defaultdict(list)
         self._joined = {}

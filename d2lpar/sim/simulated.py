@@ -193,21 +193,15 @@ class SimulatedEngine(Engine):
     def charge(self, name, flops, nbytes, dtype):
         """The device does an operation, as soon as it is free and has been asked.
 
-        The event holds the time in which the device waits for the launch, too.  Where
-        ranks share processors, an operation waits for a free one.
+        The event holds the time in which the device waits for the launch, too.
         """
         cluster, begin = self.cluster, self.clock
-        if name == EMPTY and not cluster.measured:
+        if name == EMPTY:
             return  # the allocator of a GPU keeps its memory
-        seconds = cluster.operation_seconds(self.rank, name, flops, nbytes, dtype)
-        launch = cluster.launch_seconds(self.rank)
-        if self.sim.cores is None:
-            self.host += launch
-            self.clock = max(self.clock, self.host) + seconds
-        else:
-            self.sim.turn(self)
-            self.clock = self.sim.cores.take(self.clock, launch + seconds)
-        if name == ITEM or self.sim.cores is not None:
+        seconds = cluster.compute_seconds(self.rank, flops, nbytes, dtype)
+        self.host += cluster.launch_seconds(self.rank)
+        self.clock = max(self.clock, self.host) + seconds
+        if name == ITEM:
             self.host = self.clock
         about = {"where": where_called(), "label": self.label}
         name = name.rstrip("_")

@@ -35,7 +35,6 @@ from . import by_value, ship, torch_private
 from .environment import own_environments
 from .interrupts import Interrupts
 from .matching import Matching
-from .network import Cores
 from .offspring import Offspring
 from .outcome import Outcome
 from .patience import Patience
@@ -66,7 +65,6 @@ class Simulator:
         self.failure, self.stopping, self.warnings = None, False, []
         self._events, self._order = [], itertools.count()
         self.engines = [SimulatedEngine(self, rank) for rank in range(n)]
-        self.cores = Cores(cluster.cores) if cluster.cores else None
         self.matching = Matching(self, buffered)
         self._ready = [(0.0, rank) for rank in range(n)]
         self._left, self._over = n, threading.Event()

@@ -1,4 +1,4 @@
-"""`make gpus`: proofs and experiments on pretended GPUs, and every notebook's cells.
+"""`make gpus`: proofs on pretended GPUs, and every notebook's cells.
 
     python tests/pretend/whole.py [NOTEBOOK ...]
 
@@ -15,15 +15,15 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).parent
-PATHS, MEASURE = str(HERE / "paths.py"), str(HERE / "experiments.py")
-PROVE, EXPERIMENTS = "doctor --prove", "experiments"
+PATHS = str(HERE / "paths.py")
+PROVE = "doctor --prove"
 LIMIT = 1800  # seconds
 COLUMNS = "{:34} {:>6} {:>10} {:>9}  {}"
 
 
 def commands(notebooks):
     """{name: the words of its program}."""
-    found = {PROVE: ["-m", "d2lpar", *PROVE.split()], EXPERIMENTS: [MEASURE, "all"]}
+    found = {PROVE: ["-m", "d2lpar", *PROVE.split()]}
     return found | {each: [PATHS, "--whole", "--strict", each] for each in notebooks}
 
 
@@ -49,9 +49,6 @@ def told(name, status, printed):
         rows = [line for line in lines if line.count("|") >= 6]
         wrong = "\n".join(row for row in rows if "| FAILED |" in row)
         return sum("| passed |" in row for row in rows), status and (wrong or end)
-    if name == EXPERIMENTS and status == 0:
-        found = json.loads(lines[-1])
-        return len(found), "\n".join(f"{k}: {v}" for k, v in found.items() if v)
     if not reports:
         return "", f"ended with {status}\n{end}"
     hasty = [f"the clock does not wait: {line}" for line in reports[0]["hasty"]]

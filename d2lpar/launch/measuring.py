@@ -17,11 +17,11 @@ import torch
 import torch.distributed as dist
 from torch.utils.flop_counter import FlopCounterMode
 
-from ..launch import run as launch
 from ..report.errors import RankError
 from ..report.units import short_bytes
 from ..sim.cluster import Cluster
 from ..sim.hardware import find_gpu, recognise
+from . import run as launch
 
 
 class Case(NamedTuple):
