@@ -13,7 +13,7 @@ from d2lpar.allreduce.shared_memory import shared_memory_allreduce
 from d2lpar.launch import run as launch
 from d2lpar.pipeline import Pipeline
 from d2lpar.pipeline.schedule import make
-from d2lpar.sim.torch_private import torch_ring_attention
+from d2lpar.sequence import torch_ring_attention
 
 from .race import LineUp, Race, near, step_of, trained
 

@@ -147,7 +147,7 @@ def test_an_address_that_does_not_answer_is_not_waited_for(monkeypatch):
 def test_make_calls_it_only_where_there_is_no_torch():
     """And it has no address of its own."""
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    [line] = re.findall(r"^.*get_torch.py.*$", makefile, re.M)
+    [line] = re.findall(r"^.*authoring/get_torch.py.*$", makefile, re.M)
     assert '"$(HAS)" torch || ' in line and line.endswith('get_torch.py "$(TORCH)"')
     assert "://" not in (ROOT / "authoring" / "get_torch.py").read_text()
     assert get_torch.address() == CPU

@@ -3,6 +3,7 @@
     ring_attention             keys and values go round; any number of ranks
     gather_attention           all keys and values on every rank at once
     ulysses_attention          all-to-all: from T/n tokens of H heads to T tokens of H/n
+    torch_ring_attention       PyTorch's own, to compare with
     SequenceParallelBlock      T/n tokens in the norms, heads / n in between
 
 Ulysses, four ranks and four heads: rank r has row r before and column r afterwards.
@@ -19,6 +20,7 @@ values, D features of a token.  Serial truth: the whole sequence on one device.
 Jacobs et al. 2023 (DeepSpeed Ulysses); Korthikanti et al. 2022.
 """
 
+from ..sim.torch_private import torch_ring_attention
 from .block import SequenceParallelBlock
 from .order import join_sequence, positions, split_sequence
 from .ring import gather_attention, online_attention, ring_attention
