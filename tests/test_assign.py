@@ -77,6 +77,7 @@ def test_there_is_one_in_every_chapter_from_04_on():
     assert set(WORDS) == set(VARIATIONS)
 
 
+@pytest.mark.night
 @EACH
 def test_its_own_answer_passes_and_the_public_one_does_not(varied, few):
     public, mine = (notebooks.read(solution(varied)) for _ in "ab")
@@ -172,6 +173,7 @@ def chosen(varied):
     ]
 
 
+@pytest.mark.night
 @pytest.mark.parametrize("varied, function, mistake", sum(map(chosen, VARIATIONS), []))
 def test_the_zoo_is_judged_as_in_public(varied, function, mistake, few, monkeypatch):
     if part := VARIATIONS[varied].part:

@@ -326,6 +326,7 @@ def test_a_kill_in_a_save_leaves_the_last_one_whole(tmp_path, phase):
     assert not saving.damage(tmp_path / "saved" / str(newest))
 
 
+@pytest.mark.night
 def test_the_soak_itself_can_be_killed():
     with tempfile.TemporaryDirectory() as place:  # a short path, for sockets
         place = Path(place)

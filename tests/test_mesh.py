@@ -1,7 +1,7 @@
 """A GPT on data x pipeline x tensor ranks: one device's loss, gradients and weights."""
 
 import itertools
-import os
+import math
 
 import pytest
 import torch
@@ -28,15 +28,15 @@ MESHES = [
     for d, p, t in itertools.product(range(1, 13), (1, 2, 3, 4), (1, 2, 3, 4, 6, 12))
     if d * p * t <= 12
 ]
-# Those of 12 ranks take longest: by day only those that cut all axes, or every head.
-TRIED = [
-    (d, p, t)
-    for d, p, t in MESHES
-    if os.environ.get("D2LPAR_ZOO") == "whole"
-    or d * p * t < 12
-    or min(d, p, t) > 1
-    or t == 12
-]
+
+
+def takes_long(mesh):
+    """12 ranks do; by day only those are tried that cut all axes, or every head."""
+    return math.prod(mesh) == 12 and min(mesh) == 1 and mesh[2] != 12
+
+
+NIGHT = {True: pytest.mark.night, False: ()}
+TRIED = [pytest.param(*mesh, marks=NIGHT[takes_long(mesh)]) for mesh in MESHES]
 SCHEDULES = ("1f1b", "zb-h1", "gpipe", "interleaved", "naive")
 
 

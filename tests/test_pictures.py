@@ -84,6 +84,7 @@ def test_readme_and_guide_show_them_with_the_times_of_the_runs():
     assert gather.results[0][0] == ring.results[3][-1] == 1.5
 
 
+@pytest.mark.night
 def test_the_command_of_the_readme_draws_its_picture(tmp_path):
     [command] = re.findall(r"^\.venv/bin/d2lpar (simulate .*)$", README, re.M)
     *words, script = command.split()
