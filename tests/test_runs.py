@@ -55,6 +55,7 @@ def make(**other):
         "peak_memory": [1536, 3072],
         "cluster": Cluster.plain,
         "aside": [0, 0],
+        "unwaited": [],
     }
     return Run(**fields | other)
 

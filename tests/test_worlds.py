@@ -511,3 +511,46 @@ def test_output_is_in_rank_order_and_shown(backend, capsys):
     text = "".join(f"hello from rank {r}\nsecond line\n" for r in range(3))
     assert run.output == text
     assert capsys.readouterr().out == text
+
+
+# Calls that nobody waits for
+
+
+def starts(how):
+    """Begin calls of several kinds; `how` says which of them nobody waits for."""
+    r, x = dist.get_rank(), torch.ones(3)
+    work = dist.all_reduce(x, async_op=True)
+    if how != "all_reduce":
+        work.wait()
+    work = (dist.isend if r == 0 else dist.irecv)(x, 1 - r)
+    if how != "isend" or r == 1:
+        work.wait()
+    future = dist.all_reduce(torch.ones(2), async_op=True).get_future()
+    future.wait()
+    return r
+
+
+@pytest.mark.parametrize("backend", ["sim", "gloo"])
+def test_a_call_that_nobody_waits_for_is_a_warning(backend):
+    run = d2lpar.run(starts, "all_reduce", world_size=2, backend=backend)
+    [said] = run.warnings
+    line = starts.__code__.co_firstlineno + 3
+    assert said.startswith("Ranks 0 and 1 never waited for the all_reduce at ")
+    assert f"test_worlds.py:{line}" in said and run.unwaited == [said]
+    run = d2lpar.run(starts, "nothing", world_size=2, backend=backend)
+    assert run.warnings == run.unwaited == []
+
+
+def sends_and_leaves():
+    x = torch.ones(3)
+    dist.recv(x, 0, tag=7) if dist.get_rank() else dist.isend(x, 1)
+
+
+@pytest.mark.parametrize("backend", ["sim", "gloo"])
+def test_a_hang_tells_first_of_a_call_that_nobody_waited_for(backend):
+    """Gloo may need somebody who waits before it moves bytes."""
+    with pytest.raises(d2lpar.DeadlockError) as raised:
+        d2lpar.run(sends_and_leaves, world_size=2, backend=backend, timeout=2.0)
+    first, second, *_ = str(raised.value).splitlines()
+    assert first.startswith("Rank 0 never waited for the isend at ")
+    assert "rank 1 still waits for it in recv(src=0)" in second

@@ -107,5 +107,5 @@ def products(attempt):
 def all_waited():
     """Every message that was started was waited for, by both of its ends."""
     return Requirement(
-        "messages not waited for", lambda a: a.run.unwaited, lambda case: 0
+        "messages not waited for", lambda a: a.run.ledger.unwaited(), lambda case: 0
     )

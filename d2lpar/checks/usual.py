@@ -28,7 +28,9 @@ def usual_mistake(exercise, attempts, failing):
         return Mistake("hangs", "Ranks wait for each other; see who, above.")
     if first.error is not None:
         return Mistake("error", str(first.error).split("\n")[0])
-    unwaited = [bool(a.run and not a.error and a.run.unwaited) for a in failing]
+    unwaited = [
+        bool(a.run and not a.error and a.run.ledger.unwaited()) for a in failing
+    ]
     if all(unwaited) or (first.right and unwaited[0]):
         text = "It starts a message and never waits for it."
         return Mistake("no wait", text)

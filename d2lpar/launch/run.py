@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ..report import explain
+from ..report.errors import DeadlockError
 from ..report.ledger import Ledger
 from ..report.runs import Run
 from ..report.timeline import Timeline
@@ -251,6 +252,9 @@ def _finished(outcome, world, profile=False):
     world.show(result, outcome)
     if outcome.failure is None and outcome.left_over:
         result.warnings += explain.unmatched(result.ledger.unmatched())
+    result.warnings += result.unwaited
+    if isinstance(outcome.failure, DeadlockError) and result.unwaited:
+        outcome.failure.args = (f"{result.unwaited[0]}\n{outcome.failure}",)
     if outcome.failure is not None:
         outcome.failure.run = result
         raise outcome.failure
@@ -297,6 +301,7 @@ def _as_run(outcome, world, results, traces=()):
         peak_memory=None if None in memory else memory,
         cluster=world.cluster if sim else None,
         aside=[report.aside for report in reports],
+        unwaited=explain.never_waited({r.rank: r.never_waited for r in reports}),
     )
 
 

@@ -159,6 +159,8 @@ def live(engine, run):
     engine.journal.set_state(message.kind)
     message.report = _partial(engine, ("", 0), message.kind)
     message.report.result = result
+    if error is None:
+        message.report.never_waited = engine.never_waited()
     if torch.cuda.is_initialized():
         message.report.peak_memory = torch.cuda.max_memory_allocated()
     if error is not None:

@@ -106,6 +106,7 @@ class CollectiveWork(_Work):
         return done
 
     def get_future(self):
+        self.call.handed_on = True
         return self._future
 
 
@@ -160,6 +161,7 @@ class MessageWork(_Work):
         return self._done
 
     def get_future(self):
+        self.call.handed_on = True
         future = torch.futures.Future()
 
         def complete():

@@ -56,6 +56,7 @@ class Call:
     batch = 0  # nonzero inside batch_isend_irecv
     source = None  # the sender of a message, where it is known
     waited_for = False  # has the rank begun to wait for it?
+    handed_on = False  # does a future tell somebody else that it is complete?
     done, finish = False, 0.0  # is it complete, and since when, in virtual time
     start = None  # when its bytes began to move; then it is known when it will finish
     _meta = None

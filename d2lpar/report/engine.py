@@ -188,6 +188,12 @@ class Engine:
                 self.entries.append(("source", call.id, call.source))
             self.entries.append(("wait", call.id))
 
+    def never_waited(self):
+        """[(kind, where)] of calls that nobody will wait for: the rank has returned."""
+        return [
+            (call.kind, call.where) for call in self.open.values() if not call.handed_on
+        ]
+
     def record(
         self, stream, name, start, stop, bytes=0, flops=0, peer=None, id=None,
         where=None, label=None, part=None,

@@ -302,6 +302,26 @@ def unmatched(ends):
     return sentences[:LISTED] + rest
 
 
+def never_waited(calls):
+    """Sentences about calls that ranks began, returned, and never waited for.
+
+    `calls`: {rank: [(kind, where)]}.
+    """
+    ranks = {}
+    for rank, mine in calls.items():
+        for call in dict.fromkeys(mine):
+            ranks.setdefault(call, []).append(rank)
+    return [
+        f"R{_names(who)[1:]} never waited for the {_ASYNC.get(kind, kind)} at "
+        f"{place(where)}. Call wait() on what it returns; before that, its tensor may "
+        "not be read or changed."
+        for (kind, where), who in list(ranks.items())[:LISTED]
+    ]
+
+
+_ASYNC = {"send": "isend", "recv": "irecv"}
+
+
 _ENDS = {
     "send": ("sends to", "receives the message"),
     "recv": ("receives from", "sends a message for it"),

@@ -43,7 +43,7 @@ class Run:
     profile       what PyTorch's profiler saw, after `run(..., profile=True)`
     bytes_sent    payload bytes per rank; messages, their number per rank
     rounds        longest chain of messages, one in and one out per rank at a time
-    unwaited      sends and receives that were started and that nobody waited for
+    unwaited      sentences on calls that a rank began and never waited for
     traffic       [n, n] bytes from row to column
     peak_memory   most bytes of tensors alive at once, per rank; None if unknown.
                   In the simulator and while `tracemalloc` traces, also the most
@@ -69,17 +69,13 @@ class Run:
     peak_memory: list[int] | None
     cluster: Any  # a Cluster or None
     aside: list[int]
+    unwaited: list[str]
     profile: Timeline | None = None
 
     @cached_property
     def rounds(self) -> int | None:
         """Counted when first asked for: a run of many messages takes a while."""
         return self.ledger.rounds()
-
-    @cached_property
-    def unwaited(self) -> list[str]:
-        """Counted from the record, as `rounds` are."""
-        return self.ledger.unwaited()
 
     @cached_property
     def by_formula(self) -> bool:

@@ -19,6 +19,7 @@ class RankReport:
     events: list = field(default_factory=list)
     warnings: list = field(default_factory=list)
     peak_memory: int | None = None
+    never_waited: list = field(default_factory=list)  # (kind, where) of calls
     aside: int = 0  # operations in threads that it has started
     error: BaseException | None = None  # what the function raised
     traceback: str = ""  # its traceback as text, the launcher's frames left out

@@ -300,6 +300,8 @@ class Simulator:
             report.output = self.output.text(engine.rank)
             report.entries, report.events = engine.entries, engine.events
             report.warnings = engine.warnings
+            if engine.state == "returned":
+                report.never_waited = engine.never_waited()
             report.peak_memory = engine.meter.peak + engine.meter.others_peak
             report.aside = engine.meter.aside
             reports.append(report)
