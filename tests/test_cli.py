@@ -53,10 +53,10 @@ def test_run_prints_a_row_per_chapter_and_fails_if_one_does(course):
     before = [path.read_bytes() for path in notebooks.find()]
     result = invoke("run")
     good, bad, total = result.stdout.splitlines()
-    assert good.startswith("  1 of 2  00_good")
+    assert good.startswith(" 1 of  2  00_good")
     assert re.search(r"s  sim, 4 ranks    pass  about \d+ s left$", good)
     assert re.fullmatch(r"1 of 2 passed in \d+ s", total)
-    assert bad.startswith("  2 of 2  01_bad") and "left" not in bad
+    assert bad.startswith(" 2 of  2  01_bad") and "left" not in bad
     assert "FAIL in cell 2: `x / 0`: ZeroDivisionError: division by zero" in bad
     assert result.exit_code == 1
     assert [path.read_bytes() for path in notebooks.find()] == before

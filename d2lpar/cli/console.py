@@ -58,9 +58,9 @@ def difference(old, new, name):
     return "\n".join(lines)
 
 
-def row(outcome, place, left=""):
+def row(outcome, place="", left=""):
     """A line about an executed chapter, and one per number that changed in its text."""
-    text = Text(f"{place:>8}  {outcome.path.stem:<22}{outcome.seconds:6.1f} s  ")
+    text = Text(f"{place}{outcome.path.stem:<22}{outcome.seconds:6.1f} s  ")
     text.append(f"{outcome.world:<16}")
     if outcome.failure is None:
         text.append("pass", style="green").append(left, style="dim")
@@ -93,7 +93,8 @@ def each(paths, one):
             passed = time.monotonic() - start
             rest = passed * sum(counts[number:]) / max(sum(counts[:number]), 1)
             left = f"  about {minutes(rest)} left" if number < total else ""
-            console.print(row(outcome, f"{number} of {total}", left))
+            place = f"{number:>2} of {total:>2}  " if total > 1 else ""
+            console.print(row(outcome, place, left))
     if total > 1:
         console.print(f"{total - failed} of {total} passed in {minutes(passed)}")
     if failed:
