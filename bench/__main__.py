@@ -3,13 +3,14 @@
 import argparse
 import json
 import os
+import time
 from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
+from d2lpar.cli import doctor, execution
 from d2lpar.failures import several_nodes
-from d2lpar.launch.conditions import machine
 
 from . import allreduces, mesh, race, sharding, tensor_parallel, training, world
 
@@ -35,6 +36,14 @@ def on_nodes(quick):
             yield about(name, f"{each[name] * 1e3:.1f} ms", seconds=each[name])
 
 
+def conditions():
+    """Under which conditions figures are measured; no name of the machine or user."""
+    found = {finding.topic: finding.value for finding in doctor.examine()}
+    found["load before"] = getattr(os, "getloadavg", tuple)()
+    date = time.strftime("%Y-%m-%d %H:%M %z")
+    return found | {"date": date, "processor": execution.processor()}
+
+
 def main(words=None):
     """Measure all-reduces, start-up, simulator and training on this machine."""
     sizes_of = lambda text: [allreduces.size_of(each) for each in text.split(",")]
@@ -48,7 +57,7 @@ def main(words=None):
     given = parser.parse_args(words)
     if given.json and not given.json.absolute().parent.is_dir():
         parser.error(f"There is no folder {given.json.parent} for {given.json.name}.")
-    about, usual = machine(), "64K,1M" if given.quick else "64K,256K,1M,4M,16M,64M"
+    about, usual = conditions(), "64K,1M" if given.quick else "64K,256K,1M,4M,16M,64M"
     steps = plan(given.sizes or sizes_of(usual), given.ranks, given.quick)
     if given.nodes:
         steps = [partial(on_nodes, given.quick)]

@@ -1,6 +1,7 @@
 """The course's all-reduces against `dist.all_reduce`."""
 
 import re
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -24,17 +25,15 @@ def rivals():
 
 
 def line_up(size):
-    """All of them on `size` bytes, each with the sum as its truth."""
-    n, r = dist.get_world_size(), dist.get_rank()
+    """All of them on `size` bytes, from the same values."""
     x = torch.empty(size // 4)
 
-    def check(name):
-        if not (x == n * (n + 1) / 2).all():
-            text = f"{name} gives a wrong sum of {size} bytes on {n} ranks"
-            raise AssertionError(text)
+    def program(add_up):
+        add_up(x)
+        return [x]
 
-    programs = {name: lambda f=f: f(x) for name, f in rivals().items()}
-    return LineUp(programs, lambda: x.fill_(r + 1), check)
+    programs = {name: partial(program, add_up) for name, add_up in rivals().items()}
+    return LineUp(programs, lambda: x.fill_(dist.get_rank() + 1))
 
 
 def race(sizes):

@@ -25,23 +25,21 @@ MOST = 40  # rounds
 class LineUp(NamedTuple):
     """The rivals on a rank: {name: program}, PyTorch's first.
 
-    `prepare()` comes before each turn and `after(name)` behind it; neither counts.
-    `compare()` comes at the end.  Both may raise where a rival computes something else.
+    A program returns tensors, which must be those of the first rival in the end.
+    `prepare()` comes before each turn and does not count.
     """
 
     programs: dict
     prepare: Callable = lambda: None
-    after: Callable = lambda name: None
-    compare: Callable = lambda: None
 
 
 def take_turns(line_up, seconds):
-    """{name: list of (start, stop)} of this rank, one per round.
+    """{name: list of (start, stop)} of this rank, one per round, and the last tensors.
 
     A round runs each program once, from a barrier on; the next round begins with
     another.  The first round warms up.  There are at least 3 more, then as many as fit.
     """
-    names = list(line_up.programs)
+    names, found = list(line_up.programs), {}
     for k in itertools.count():
         if k < 2:
             times, began = {name: [] for name in names}, launch.now()
@@ -49,13 +47,13 @@ def take_turns(line_up, seconds):
             line_up.prepare()
             dist.barrier()
             start = launch.now()
-            line_up.programs[name]()
+            tensors = line_up.programs[name]()
             times[name].append((start, launch.now()))
-            line_up.after(name)
+            found[name] = [local(x).clone() for x in tensors]
         over = torch.tensor([k >= MOST or (k >= 3 and launch.now() - began > seconds)])
         dist.broadcast(over, 0)
         if over:
-            return times
+            return times, {name: found[name] for name in names}
 
 
 def durations(results):
@@ -108,48 +106,39 @@ class Race(NamedTuple):
 
 
 def _take_part(line_up, arguments, seconds):
-    made = line_up(*arguments)
-    times = take_turns(made, seconds)
-    made.compare()
+    """The times of this rank's turns; raise where a rival computes something else."""
+    times, found = take_turns(line_up(*arguments), seconds)
+    first, *others = found
+    for name in others:
+        if not all(near(*pair) for pair in zip(found[name], found[first], strict=True)):
+            raise AssertionError(f"{name} does not compute what {first} does")
     return times
 
 
-# Training
-
-
-def trained(models, steps):
-    """The LineUp of models that train: {name: model}, {name: function of a step}.
-
-    Raises at the end unless all have the weights and the gradients of the first.
-    """
-
-    def compare():
-        first, *others = models
-        theirs = sorted(models[first].named_parameters())
-        for name in others:
-            pairs = zip(sorted(models[name].named_parameters()), theirs, strict=True)
-            alike = (near(a, b) and near(a.grad, b.grad) for (_, a), (_, b) in pairs)
-            if not all(alike):
-                raise AssertionError(f"{name} does not train as {first} does")
-
-    return LineUp(steps, compare=compare)
-
-
 def step_of(model, backward):
-    """A function of a whole step: gradients cleared, `backward()`, update."""
+    """A function of a whole step: gradients cleared, `backward()`, update.
+
+    It returns all weights and gradients, in the order of their names.
+    """
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    weights = [weight for _, weight in sorted(model.named_parameters())]
 
     def step():
         optimizer.zero_grad()
         backward()
         optimizer.step()
+        return [*weights, *(weight.grad for weight in weights)]
 
     return step
 
 
+def local(x):
+    """What this rank has of a tensor or a DTensor."""
+    return x.detach().to_local() if hasattr(x, "to_local") else x.detach()
+
+
 def near(a, b):
-    """Equal but for the order in which float32 terms were added; shard by shard."""
-    a, b = (x.to_local() if hasattr(x, "to_local") else x for x in (a, b))
+    """Equal but for the order in which float32 terms were added."""
     return a.shape == b.shape and (a - b).abs().max() <= 1e-3 * b.abs().max() + 1e-9
 
 

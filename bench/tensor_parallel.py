@@ -17,7 +17,7 @@ from d2lpar.sim.patching import patched
 from d2lpar.tensor_parallel import parallel_mlp, products
 from d2lpar.tensor_parallel.attention import ParallelAttention, SelfAttention
 
-from .race import Race, step_of, trained
+from .race import LineUp, Race, step_of
 
 
 class Block(nn.Module):
@@ -95,7 +95,7 @@ def line_up(model, width):
             x.grad = None
 
     steps = {name: step_of(models[name], partial(backward, name)) for name in models}
-    return trained(models, steps)
+    return LineUp(steps)
 
 
 COURSES = {

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 import d2lpar
 from bench import __main__ as bench
@@ -39,17 +40,16 @@ def test_what_cannot_be_measured_is_refused_before(
 
 
 def order_of_turns():
-    order, ends = [], []
-    programs = {name: lambda name=name: order.append(name) for name in "abc"}
-    times = race.take_turns(LineUp(programs, after=ends.append), 0.0)
-    return order, ends, {name: len(spans) for name, spans in times.items()}
+    order = []
+    programs = {name: lambda name=name: order.append(name) or [] for name in "abc"}
+    times, _ = race.take_turns(LineUp(programs), 0.0)
+    return order, {name: len(spans) for name, spans in times.items()}
 
 
 def test_rivals_take_turns():
     run = d2lpar.run(order_of_turns, world_size=3, backend="sim")
-    for order, ends, counts in run.results:
+    for order, counts in run.results:
         assert "".join(order) == "abc" + "bca" + "cab" + "abc"  # the first warms up
-        assert ends == order
         assert counts == {"a": 3, "b": 3, "c": 3}
 
 
@@ -81,7 +81,10 @@ def test_a_race_has_a_row_per_rival(raced, course, rivals):
 
 
 def nobody_adds(size):
-    return allreduces.line_up(size)._replace(programs={"nothing": lambda: None})
+    made, x = allreduces.line_up(size), torch.ones(size // 4)
+    first = "dist.all_reduce"
+    programs = {first: made.programs[first], "nothing": lambda: [x]}
+    return made._replace(programs=programs)
 
 
 def lazy_ddp(width):
@@ -111,10 +114,10 @@ def another_layer(width):
 @pytest.mark.parametrize(
     ("line_up", "sentence"),
     [
-        (nobody_adds, "nothing gives a wrong sum"),
-        (lazy_ddp, "lazy does not train as torch DDP"),
-        (other_gradients, "1f1b does not train as torch"),
-        (another_layer, "FSDP does not train as fully_shard"),
+        (nobody_adds, "nothing does not compute what dist.all_reduce does"),
+        (lazy_ddp, "lazy does not compute what torch DDP does"),
+        (other_gradients, "1f1b does not compute what torch"),
+        (another_layer, "FSDP does not compute what fully_shard"),
     ],
 )
 def test_who_computes_something_else_is_not_measured(line_up, sentence):
@@ -142,7 +145,7 @@ def test_rows_are_printed_and_written(monkeypatch, tmp_path, capsys):
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["one", "2", "ms"] in lines and ["two", "1.50", "2.50"] in lines
     found = json.loads((tmp_path / "a.json").read_text())
-    assert found["rows"] == rows and found["machine"]["cores"] >= 1
+    assert found["rows"] == rows and "cores" in found["machine"]["machine"]
 
 
 def test_make_bench_measures_what_was_asked_for():
