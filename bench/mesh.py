@@ -1,10 +1,12 @@
-"""A training step of a GPT on a mesh, ours against one composed from torch's parts.
+"""Split layers, and a GPT on a mesh: ours against the same composed from torch's parts.
 
-torch's is chapter 15's: `init_device_mesh`, `parallelize_module` in each block,
-`fully_shard` (or DDP where nothing is split) on the data axis, and `PipelineStage` with
-1F1B, also for a single stage.  The two gradients of the tied table are added by an
-all-reduce, because torch has no part for that.
+An MLP and a block: columns, then rows, with one all-reduce each way.  The mesh is that
+of chapter 15: `init_device_mesh`, `parallelize_module` in each block, `fully_shard` (or
+DDP where nothing is split) on the data axis, and `PipelineStage` with 1F1B.
 """
+
+import copy
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -13,9 +15,62 @@ from torch.nn import functional as F
 
 from d2lpar.launch import run as launch
 from d2lpar.mesh import Mesh, MeshModel
-from d2lpar.mesh.gpt_parts import Config, blocks_of, by_rank, one_device
+from d2lpar.mesh.gpt_parts import Config, blocks_of, by_rank, one_device, parallel_block
+from d2lpar.shared.model_zoo import Block
+from d2lpar.sim.patching import patched
+from d2lpar.tensor_parallel import parallel_mlp, products
 
-from .race import LineUp, Race
+from .race import WIDTHS, LineUp, Race, step_of
+
+# Split layers
+
+
+def split_by_us(model):
+    """Split an MLP by chapter 12's modules, or a block by chapter 15's."""
+    return parallel_block(model) if isinstance(model, Block) else parallel_mlp(*model)
+
+
+def split_by_torch(model, mesh=None):
+    """Split an MLP or a block in the same way, over an axis of a DeviceMesh."""
+    from torch.distributed.tensor import parallel as tp
+
+    mesh = mesh or dist.init_device_mesh("cpu", (dist.get_world_size(),))
+    columns, rows = ("0",), ("2",)
+    if isinstance(model, Block):
+        columns, rows = ("qkv", "mlp.0"), ("out", "mlp.2")
+        for parameter in model.qkv.parameters():
+            parameter.data = by_rank(parameter.data, mesh.size())
+        model.heads //= mesh.size()
+    plan = dict.fromkeys(columns, tp.ColwiseParallel())
+    plan |= dict.fromkeys(rows, tp.RowwiseParallel())
+    return tp.parallelize_module(model, mesh, plan)
+
+
+NATIVE = "tensor parallel, dist.all_reduce"
+SPLITS = {"parallelize_module": split_by_torch, "tensor parallel": split_by_us}
+SPLITS[NATIVE] = split_by_us
+
+
+def splits(name, width):
+    """Every rival with a copy of one model."""
+    torch.manual_seed(0)
+    block, x = Block(width, 8), torch.randn(4, 64, width)
+    first = block if name == "block" else block.mlp
+    models = {name: split(copy.deepcopy(first)) for name, split in SPLITS.items()}
+
+    def backward(name):  # the third adds up as DTensor does
+        native = lambda _: lambda x, group: dist.all_reduce(x, group=group)
+        change = [(products, "allreduce", native)] if name == NATIVE else []
+        with patched(*change):
+            models[name](x.requires_grad_()).square().mean().backward()
+            x.grad = None
+
+    return LineUp({k: step_of(m, partial(backward, k)) for k, m in models.items()})
+
+
+LAYERS = [Race(f"A split {x}", partial(splits, x), WIDTHS) for x in ("MLP", "block")]
+
+# A GPT on a mesh
 
 TORCH, OURS = "torch DeviceMesh", "mesh"
 SIZES = {"depth": 4, "heads": 8, "context": 64, "vocabulary": 512}
@@ -43,20 +98,11 @@ class PlainStage(nn.Module):
         return F.linear(self.norm(x), self.token.weight) if self.last else x
 
 
-def split_by_torch(block, mesh):
-    """Split a block over the tensor axis of a DeviceMesh, in place."""
-    from torch.distributed.tensor import parallel as tp
-
-    for parameter in block.qkv.parameters():
-        parameter.data = by_rank(parameter.data, mesh.size())
-    block.heads //= mesh.size()
-    plan = dict.fromkeys(("qkv", "mlp.0"), tp.ColwiseParallel())
-    plan |= dict.fromkeys(("out", "mlp.2"), tp.RowwiseParallel())
-    tp.parallelize_module(block, mesh, plan)
-
-
 def torchs(config, sizes, tokens, targets):
-    """Compose torch's parts; return a function of a step, which returns [the loss]."""
+    """Compose torch's parts; return a function of a step, which returns [the loss].
+
+    torch has no part for the tied table, so an all-reduce adds its two gradients.
+    """
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
@@ -118,9 +164,6 @@ def line_up(width, sizes):
     return LineUp({name: make(config, sizes, *batch) for name, make in makers.items()})
 
 
-AXES = {
-    "data x pipeline": (2, 2, 1),
-    "data x tensor": (2, 1, 2),
-    "pipeline x tensor": (1, 2, 2),
-}
+AXES = {"data x pipeline": (2, 2, 1), "data x tensor": (2, 1, 2)}
+AXES["pipeline x tensor"] = 1, 2, 2
 RACE = Race("A mesh", line_up, {name: (256, sizes) for name, sizes in AXES.items()})

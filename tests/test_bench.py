@@ -9,17 +9,15 @@ import torch
 
 import d2lpar
 from bench import __main__ as bench
-from bench import allreduces, mesh, race, sharding, tensor_parallel, training
+from bench import allreduces, mesh, race, training
 from bench.race import LineUp, Race
 from conftest import ROOT
 
-SIZES = {"64K": 65536, "1M": 2**20, "4096": 4096, "12": 12}
+SIZES = {"64K": ("64 KB", 65536), "1m": ("1 MB", 2**20), "4096": ("4096 B", 4096)}
 
 
-def test_sizes_are_read_and_shown():
+def test_sizes_are_read():
     assert list(map(allreduces.size_of, SIZES)) == list(SIZES.values())
-    shown = ["64 KB", "1 MB", "4 KB", "12 B"]
-    assert list(map(allreduces.size_name, SIZES.values())) == shown
 
 
 @pytest.mark.parametrize(
@@ -59,12 +57,12 @@ def test_a_duration_begins_with_the_last_and_ends_with_the_last():
 
 
 SMALL = [
-    (allreduces.race([4096]), "4 KB", list(allreduces.rivals())),
+    (allreduces.race("4 KB", 4096), "4 KB", list(allreduces.rivals())),
     (training.DDP, (16,), list(training.DDPS)),
-    (tensor_parallel.RACES[0], ("MLP", 16), list(tensor_parallel.RIVALS)),
-    (tensor_parallel.RACES[1], ("block", 16), list(tensor_parallel.RIVALS)),
+    (mesh.LAYERS[0], (16,), list(mesh.SPLITS)),
+    (mesh.LAYERS[1], (16,), list(mesh.SPLITS)),
     (training.PIPELINE, (16,), [training.TORCHS, *training.SCHEDULES]),
-    (sharding.RACE, (16, 2, 4), [sharding.TORCHS, sharding.OURS]),
+    (training.SHARDED, (16, 2, 4), [training.TORCHS_FSDP, training.OUR_FSDP]),
     (mesh.RACE, (16, (1, 2, 1)), [mesh.TORCH, mesh.OURS]),
     (training.SEQUENCE, (16,), list(training.ATTENTIONS)),
 ]
@@ -104,11 +102,11 @@ def other_gradients(width):
 
 
 def another_layer(width):
-    usual = sharding.make_step
-    sharding.make_step = lambda name, width, layers, rows: usual(
-        name, width, layers + (name == sharding.OURS), rows
+    usual = training.make_step
+    training.make_step = lambda name, width, layers, rows: usual(
+        name, width, layers + (name == training.OUR_FSDP), rows
     )
-    return sharding.line_up(width, 2, 4)
+    return training.sharded(width, 2, 4)
 
 
 @pytest.mark.parametrize(
@@ -125,19 +123,20 @@ def test_who_computes_something_else_is_not_measured(line_up, sentence):
         Race("A race", line_up, {}).measure(2, (16,), 0.0)
 
 
-def test_memory_is_read_where_the_system_tells(monkeypatch):
-    assert sharding.resident("VmHWM") >= sharding.resident("VmRSS") > 0
-    assert sharding.resident("VmNothing") == 0
-    monkeypatch.setattr(sharding, "SHAPES", {"small": (16, 2, 4)})
-    rows = sharding.memory(2)
-    assert [row["row"] for row in rows[::2]] == [sharding.TORCHS, sharding.OURS]
+def test_memory_is_measured_for_both(monkeypatch):
+    monkeypatch.setattr(training, "SHAPES", {"small": (16, 2, 4)})
+    rows = training.memory(2)
+    assert [row["row"] for row in rows[::2]] == [
+        training.TORCHS_FSDP,
+        training.OUR_FSDP,
+    ]
     peaks, grown = ([row["bytes"] for row in rows[k::2]] for k in (0, 1))
-    assert all(a >= b >= 0 for a, b in zip(peaks, grown, strict=True))
+    assert all(a > b >= 0 for a, b in zip(peaks, grown, strict=True))
 
 
 def test_rows_are_printed_and_written(monkeypatch, tmp_path, capsys):
-    rows = [race.row("A table", "one")("width 1", "2 ms", seconds=0.002)]
-    rows += [race.row("A table", "two")(f"width {k}", f"{k}.50") for k in (1, 2)]
+    rows = [race.row("A table", "one", "width 1", "2 ms", seconds=0.002)]
+    rows += [race.row("A table", "two", f"width {k}", f"{k}.50") for k in (1, 2)]
     steps = [lambda: rows[:2], lambda: rows[2:]]
     monkeypatch.setattr(bench, "plan", lambda *given: steps)
     monkeypatch.setenv("D2LPAR_PROGRESS", "1")  # as it was, afterwards
@@ -151,8 +150,9 @@ def test_rows_are_printed_and_written(monkeypatch, tmp_path, capsys):
 def test_make_bench_measures_what_was_asked_for():
     text = (ROOT / "Makefile").read_text()
     assert "\nbench: setup\n" in text and "python -m bench $(BENCH)" in text
-    titles = [step.func.__self__.name for step in bench.plan([2**20, 2**16], [2, 4])
-              if hasattr(step.func, "__self__")]  # fmt: skip
+    steps = bench.plan([("1 MB", 2**20), ("64 KB", 2**16)], [2, 4])
+    races = [step.func.__self__ for step in steps if hasattr(step.func, "__self__")]
+    titles = [race.name for race in races]
     assert titles.count("All-reduce") == 4 and titles.count("A pipeline") == 6
     command = [sys.executable, "-m", "bench", "--help"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
