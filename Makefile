@@ -196,8 +196,7 @@ lint: setup
 # Among them are the answers of the zoo: to judge them takes processors, most others wait.
 units:
 	@echo "== unit tests, and answers to the exercises, judged"
-	@$(PLAIN) $(PYTEST) -n $(WORKERS) --dist worksteal --durations=20 $(LEFT_OUT) tests \
-	    d2lpar/cli/test_gpu.py
+	@$(PLAIN) $(PYTEST) -n $(WORKERS) --dist worksteal --durations=20 $(LEFT_OUT) tests
 
 # Kills at random for minutes; a short form is among the unit tests.
 soak: setup

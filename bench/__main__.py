@@ -3,36 +3,38 @@
 import argparse
 import json
 import os
+import time
 from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
+from d2lpar.cli import doctor, execution
 from d2lpar.failures import several_nodes
-from d2lpar.launch.conditions import machine
 
-from . import allreduces, mesh, race, sharding, tensor_parallel, training, world
+from . import allreduces, mesh, race, training, world
 
 
 def plan(sizes, ranks=None, quick=False):
     """A list of functions that return rows, for these sizes and numbers of ranks."""
-    races = training.DDP, sharding.RACE, *tensor_parallel.RACES, training.PIPELINE
     found, trained = [partial(world.startup, quick)], ranks or [2]
-    found += allreduces.race(sizes).plan(ranks or ([2] if quick else [2, 4]), quick)
-    for each in races:
+    for size in sizes:
+        found += allreduces.race(*size).plan(ranks or ([2] if quick else [2, 4]), quick)
+    races = training.DDP, training.SHARDED, *mesh.LAYERS, training.PIPELINE
+    for each in (*races, training.SEQUENCE):
         found += each.plan(trained, quick)
     found += mesh.RACE.plan([4], quick)  # 2 x 2
-    found += training.SEQUENCE.plan(trained, quick)
-    found += [partial(sharding.memory, n, quick) for n in trained]
+    found += [partial(training.memory, n, quick) for n in trained]
     return [*found, partial(world.simulator, 0.2 if quick else 1.0)]
 
 
 def on_nodes(quick):
     """Rows of chapter 19's programs on two nodes, measured and predicted."""
     for each in several_nodes.measure(rounds=1 if quick else 5):
-        about = race.row("Two nodes", f"{each['program']}, {each['rate']}")
+        about = "Two nodes", f"{each['program']}, {each['rate']}"
         for name in ("measured", "predicted"):
-            yield about(name, f"{each[name] * 1e3:.1f} ms", seconds=each[name])
+            shown = f"{each[name] * 1e3:.1f} ms"
+            yield race.row(*about, name, shown, seconds=each[name])
 
 
 def main(words=None):
@@ -48,7 +50,11 @@ def main(words=None):
     given = parser.parse_args(words)
     if given.json and not given.json.absolute().parent.is_dir():
         parser.error(f"There is no folder {given.json.parent} for {given.json.name}.")
-    about, usual = machine(), "64K,1M" if given.quick else "64K,256K,1M,4M,16M,64M"
+    about = {finding.topic: finding.value for finding in doctor.examine()}
+    about["load before"] = getattr(os, "getloadavg", tuple)()
+    about["date"] = time.strftime("%Y-%m-%d %H:%M %z")
+    about["processor"] = execution.processor()
+    usual = "64K,1M" if given.quick else "64K,256K,1M,4M,16M,64M"
     steps = plan(given.sizes or sizes_of(usual), given.ranks, given.quick)
     if given.nodes:
         steps = [partial(on_nodes, given.quick)]

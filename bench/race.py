@@ -20,28 +20,28 @@ from d2lpar.report.units import show_seconds
 TIMEOUT = 300.0  # seconds without a call: slow machines may take long
 ON_CPU = {"backend": "gloo", "device": "cpu", "timeout": TIMEOUT}  # whatever is usual
 MOST = 40  # rounds
+WIDTHS = {f"width {w}": (w,) for w in (256, 512, 1024)}  # of layers
 
 
 class LineUp(NamedTuple):
     """The rivals on a rank: {name: program}, PyTorch's first.
 
-    `prepare()` comes before each turn and `after(name)` behind it; neither counts.
-    `compare()` comes at the end.  Both may raise where a rival computes something else.
+    A program returns tensors, which must be those of the first rival in the end.
+    `prepare()` comes before each turn and does not count.
     """
 
     programs: dict
     prepare: Callable = lambda: None
-    after: Callable = lambda name: None
-    compare: Callable = lambda: None
 
 
 def take_turns(line_up, seconds):
-    """{name: list of (start, stop)} of this rank, one per round.
+    """{name: list of (start, stop)} of this rank, one per round, and the last tensors.
 
     A round runs each program once, from a barrier on; the next round begins with
     another.  The first round warms up.  There are at least 3 more, then as many as fit.
     """
-    names = list(line_up.programs)
+    names, found = list(line_up.programs), {}
+    mine = lambda x: x.to_local() if hasattr(x, "to_local") else x  # of a DTensor
     for k in itertools.count():
         if k < 2:
             times, began = {name: [] for name in names}, launch.now()
@@ -49,13 +49,13 @@ def take_turns(line_up, seconds):
             line_up.prepare()
             dist.barrier()
             start = launch.now()
-            line_up.programs[name]()
+            tensors = line_up.programs[name]()
             times[name].append((start, launch.now()))
-            line_up.after(name)
+            found[name] = [mine(x).detach().clone() for x in tensors]
         over = torch.tensor([k >= MOST or (k >= 3 and launch.now() - began > seconds)])
         dist.broadcast(over, 0)
         if over:
-            return times
+            return times, found
 
 
 def durations(results):
@@ -66,20 +66,12 @@ def durations(results):
 
 
 class Race(NamedTuple):
-    """Who is compared at what.
+    """Who is compared at what."""
 
-    name       of the race, as a title says it: "A pipeline"
-    line_up    (*arguments) -> LineUp, called on each rank
-    courses    {name: arguments}: a column of the table each
-    quick      so many of them are enough in a hurry
-    seconds    that a usual race lasts, and a quick one
-    """
-
-    name: str
-    line_up: Callable
-    courses: dict
-    quick: int = 1
-    seconds: tuple = (8.0, 1.0)
+    name: str  # as a title says it: "A pipeline"
+    line_up: Callable  # (*arguments) -> LineUp, called on each rank
+    courses: dict  # {name: arguments}: a column each; only the first in a hurry
+    seconds: tuple = (8.0, 1.0)  # that a usual race lasts, and a quick one
 
     def measure(self, n, course, seconds):
         """Race on n ranks, and return a row per rival.
@@ -87,9 +79,8 @@ class Race(NamedTuple):
         `ratio` is how many times as fast it is as PyTorch's, the median of the rounds.
         """
         given = self.line_up, self.courses.get(course, course), seconds
-        times = durations(
-            launch.run(_take_part, *given, world_size=n, **ON_CPU).results
-        )
+        run = launch.run(_take_part, *given, world_size=n, **ON_CPU)
+        times = durations(run.results)
         theirs, rows = next(iter(times.values())), []
         title = f"{self.name} on {n} Gloo ranks: time, and how many times as fast"
         for name, mine in times.items():
@@ -97,70 +88,48 @@ class Race(NamedTuple):
             ratio = statistics.median(a / b for a, b in zip(theirs, mine, strict=True))
             shown = f"{ratio:.2f}" if rows else show_seconds(float(f"{took:.3g}"))
             figures = {"seconds": took, "ratio": ratio, "rounds": len(mine)}
-            rows.append(row(title, name)(str(course), shown, **figures))
+            rows.append(row(title, name, str(course), shown, **figures))
         return rows
 
     def plan(self, ranks, quick):
         """Functions that return rows, one per number of ranks and course."""
-        courses = list(self.courses)[: self.quick if quick else None]
+        courses = list(self.courses)[: 1 if quick else None]
         pairs, seconds = itertools.product(ranks, courses), self.seconds[quick]
         return [partial(self.measure, *pair, seconds) for pair in pairs]
 
 
 def _take_part(line_up, arguments, seconds):
-    made = line_up(*arguments)
-    times = take_turns(made, seconds)
-    made.compare()
+    """The times of this rank's turns; raise where a rival computes something else."""
+    times, found = take_turns(line_up(*arguments), seconds)
+    first, *others = found
+    gap = lambda a, b: (a - b).abs().max() / (b.abs().max() + 1e-6)  # rounding aside
+    for name in others:
+        pairs = list(zip(found[name], found[first], strict=True))
+        if any(a.shape != b.shape or not gap(a, b) <= 1e-3 for a, b in pairs):
+            raise AssertionError(f"{name} does not compute what {first} does")
     return times
 
 
-# Training
-
-
-def trained(models, steps):
-    """The LineUp of models that train: {name: model}, {name: function of a step}.
-
-    Raises at the end unless all have the weights and the gradients of the first.
-    """
-
-    def compare():
-        first, *others = models
-        theirs = sorted(models[first].named_parameters())
-        for name in others:
-            pairs = zip(sorted(models[name].named_parameters()), theirs, strict=True)
-            alike = (near(a, b) and near(a.grad, b.grad) for (_, a), (_, b) in pairs)
-            if not all(alike):
-                raise AssertionError(f"{name} does not train as {first} does")
-
-    return LineUp(steps, compare=compare)
-
-
 def step_of(model, backward):
-    """A function of a whole step: gradients cleared, `backward()`, update."""
+    """A function of a whole step: gradients cleared, `backward()`, update.
+
+    It returns all weights and gradients, in the order of their names.
+    """
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    weights = [weight for _, weight in sorted(model.named_parameters())]
 
     def step():
         optimizer.zero_grad()
         backward()
         optimizer.step()
+        return [*weights, *(weight.grad for weight in weights)]
 
     return step
 
 
-def near(a, b):
-    """Equal but for the order in which float32 terms were added; shard by shard."""
-    a, b = (x.to_local() if hasattr(x, "to_local") else x for x in (a, b))
-    return a.shape == b.shape and (a - b).abs().max() <= 1e-3 * b.abs().max() + 1e-9
-
-
-# Rows
-
-
-def row(table, name):
-    """A function that makes a cell of a table: its column, its text and figures."""
-    return lambda column, shown, **figures: dict(
-        table=table, row=name, column=column, shown=shown, **figures
-    )
+def row(table, name, column, shown, **figures):
+    """A cell of a table: its text and its figures."""
+    return {"table": table, "row": name, "column": column, "shown": shown} | figures
 
 
 def tables(rows):
@@ -170,11 +139,8 @@ def tables(rows):
     for title in dict.fromkeys(row["table"] for row in rows):
         mine = [row for row in rows if row["table"] == title]
         cells = {(row["row"], row["column"]): row["shown"] for row in mine}
-        made = table.Table(title=title, title_justify="left", box=box.SIMPLE)
-        made.add_column("", no_wrap=True)
-        columns = list(dict.fromkeys(column for _, column in cells))
-        for column in columns:
-            made.add_column(column, justify="right")
-        for name in dict.fromkeys(name for name, _ in cells):
+        names, columns = map(dict.fromkeys, zip(*cells, strict=True))
+        made = table.Table("", *columns, title=title, box=box.SIMPLE)
+        for name in names:
             made.add_row(name, *(cells.get((name, column), "") for column in columns))
         yield made

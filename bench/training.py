@@ -1,6 +1,7 @@
-"""Steps with chapter 08's DDPs and with a pipeline, and a split sequence."""
+"""Steps with DDP, with FSDP and with a pipeline, and a split sequence."""
 
 import copy
+import sys
 from functools import partial
 
 import torch
@@ -14,12 +15,12 @@ from d2lpar.launch import run as launch
 from d2lpar.pipeline import Pipeline
 from d2lpar.pipeline.schedule import make
 from d2lpar.sequence import torch_ring_attention
+from d2lpar.sharding import FSDP
 
-from .race import LineUp, Race, near, step_of, trained
+from .race import ON_CPU, WIDTHS, LineUp, Race, row, step_of
 
 BUCKET = 2**20  # bytes; torch's own counts in MB of this size
 LAYERS, ROWS, MICRO = 6, 64, 8  # of an MLP; of a micro-batch; micro-batches
-WIDTHS = {f"width {w}": (w,) for w in (256, 512, 1024)}
 
 # DDP: each rival has a copy of the same model and the same share of the data
 
@@ -46,23 +47,85 @@ def ddps(width):
 
     def backward(model):
         model(x).square().mean().backward()
-        if isinstance(model, overlap.NaiveDDP):
-            model.finish()
+        getattr(model, "finish", int)()  # torch's has none
 
-    steps = {name: step_of(m, partial(backward, m)) for name, m in models.items()}
-    return trained(models, steps)
+    return LineUp({k: step_of(m, partial(backward, m)) for k, m in models.items()})
 
 
 DDP = Race("A training step", ddps, WIDTHS)
+
+# FSDP, in time and in memory; for memory each has processes of its own
+
+OUR_FSDP, TORCHS_FSDP = "FSDP", "fully_shard"
+SHAPES = {"6 layers of 512": (512, 6, 64), "8 layers of 2048": (2048, 8, 64)}
+
+
+def make_step(name, width, layers, rows):
+    """A function that trains one step with one of the two, and returns [its loss]."""
+    from torch.distributed.fsdp import fully_shard
+
+    torch.manual_seed(0)
+    blocks = [nn.Sequential(nn.Linear(width, width), nn.ReLU()) for _ in range(layers)]
+    net, x = nn.Sequential(*blocks), torch.full((rows, width), 0.1 + dist.get_rank())
+    if name == OUR_FSDP:
+        net = FSDP(net)
+    for module in (*blocks, net) if name == TORCHS_FSDP else ():
+        fully_shard(module)
+    optimizer = torch.optim.Adam(net.shards if name == OUR_FSDP else net.parameters())
+
+    def step():
+        loss = net(x).square().mean()
+        loss.backward()
+        if name == OUR_FSDP:
+            net.finish()
+            net.step(optimizer)
+        else:
+            optimizer.step()
+        optimizer.zero_grad()
+        return [loss]
+
+    return step
+
+
+def sharded(*shape):
+    """Both trainers, from the same weights."""
+    return LineUp({name: make_step(name, *shape) for name in (TORCHS_FSDP, OUR_FSDP)})
+
+
+SHARDED = Race("Sharded training", sharded, SHAPES, seconds=(20.0, 0.8))
+
+
+def memory(ranks, quick=False):
+    """Bytes of a rank: the most resident, and how much it grew from the start."""
+    rows, shape = [], list(SHAPES.values())[0 if quick else -1]
+    title = f"Sharded training on {ranks} Gloo ranks"
+    heads = "peak memory", "of it since the start"
+    for name in (TORCHS_FSDP, OUR_FSDP):
+        run = launch.run(_peak, name, shape, world_size=ranks, **ON_CPU)
+        for head, size in zip(heads, map(max, *run.results), strict=True):
+            rows.append(row(title, name, head, f"{size / 2**20:,.0f} MB", bytes=size))
+    return rows
+
+
+def _peak(name, shape):
+    """(peak resident bytes, growth since before the model) of this process."""
+    import resource  # not on Windows
+
+    unit = 1024 if sys.platform.startswith("linux") else 1
+    most = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    make_step(name, 8, 1, 1)()  # all modules are loaded now
+    before, step = most(), make_step(name, *shape)
+    for _ in range(3):
+        step()
+    return most(), most() - before
+
 
 # A pipeline: the same stages and micro-batches
 
 TORCHS, SCHEDULES = "torch Schedule1F1B", ("1f1b", "gpipe", "zb-h1")
 
 
-def squares(out, y):
-    """Return the sum of the squares of the differences."""
-    return (out - y).square().sum()
+squares = lambda out, y: (out - y).square().sum()
 
 
 def our_step(name, stage, x, y):
@@ -93,7 +156,7 @@ def pipelines(width):
         stages[name] = nn.Sequential(layers[0], nn.Tanh(), layers[1], nn.Tanh())
     steps = {TORCHS: torchs_step(stages[TORCHS], x, y)}
     steps |= {name: our_step(name, stages[name], x, y) for name in SCHEDULES}
-    return trained(stages, {name: step_of(stages[name], steps[name]) for name in steps})
+    return LineUp({name: step_of(stages[name], steps[name]) for name in steps})
 
 
 PIPELINE = Race("A pipeline", pipelines, WIDTHS)
@@ -113,23 +176,15 @@ def attentions(tokens):
     generator = torch.Generator().manual_seed(0)
     whole = torch.randn(4, 1, 8, tokens, 64, generator=generator)
     *mine, dy = (sequence.split_sequence(x, 2) for x in whole)
-    found = {}
 
-    def step(name):
+    def step(attend):
         qkv = [x.detach().requires_grad_() for x in mine]
-        y = ATTENTIONS[name](*qkv)
+        y = attend(*qkv)
         y.backward(dy)
-        found[name] = [y.detach(), *(x.grad for x in qkv)]
+        return [y, *(x.grad for x in qkv)]
 
-    def compare():
-        theirs = next(iter(found.values()))
-        for name, ours in found.items():
-            if not all(map(near, ours, theirs)):
-                raise AssertionError(f"{name} does not attend as torch does")
-
-    programs = {name: partial(step, name) for name in ATTENTIONS}
-    return LineUp(programs, compare=compare)
+    return LineUp({name: partial(step, each) for name, each in ATTENTIONS.items()})
 
 
-COURSES = {"1024 tokens": (1024,), "4096 tokens": (4096,)}
+COURSES = {f"{n} tokens": (n,) for n in (1024, 4096)}
 SEQUENCE = Race("A split sequence", attentions, COURSES)

@@ -7,7 +7,8 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from d2lpar.cli import gpu_report, test_gpu
+import test_gpu
+from d2lpar.cli import gpu_report
 from d2lpar.cli import main as cli
 
 PATHS = [name for name in vars(test_gpu) if name.startswith("test_")]
@@ -53,19 +54,25 @@ def test_paths_that_did_not_run_have_not_passed():
         gpu_report.prove(gpu_report.worlds("sim", "2"), "-k", "nothing")
 
 
+def worlds_of(gpus, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    return gpu_report.worlds()
+
+
 @pytest.mark.parametrize(
     ("gpus", "nccl"), [(0, []), (1, [1]), (2, [1, 2]), (6, [1, 2, 3, 4, 6])]
 )
-def test_nccl_comes_first_and_once_more_after_cuda_was_used(gpus, nccl):
-    found = [(w.backend, w.n, w.used) for w in test_gpu.worlds(gpus)]
+def test_nccl_comes_first_and_once_more_after_cuda_was_used(gpus, nccl, monkeypatch):
+    found = [(w.backend, w.n, w.used) for w in worlds_of(gpus, monkeypatch)]
     rest = [("gloo", 4, False), ("sim", 4, False), ("nccl", gpus, True)]
     assert found == [("nccl", n, False) for n in nccl] + rest * (gpus > 0)
 
 
 @pytest.mark.parametrize(("gpus", "said"), [(1, "is not proven"), (4, "up to 4 GPUs")])
-def test_what_is_proven_is_said(gpus, said):
+def test_what_is_proven_is_said(gpus, said, monkeypatch):
+    worlds = worlds_of(gpus, monkeypatch)
     for state, sentence in (("passed", said), ("skipped", "is not proven")):
-        rows = [(w, "a path", state, 0.0, "") for w in test_gpu.worlds(gpus)]
+        rows = [(w, "a path", state, 0.0, "") for w in worlds]
         assert sentence in gpu_report.verdict(rows)
 
 
@@ -85,8 +92,7 @@ def test_a_mistake_gets_one_sentence(words, sentence, monkeypatch):
 
 
 def test_without_pytest_one_sentence_says_how_to_get_it(monkeypatch):
-    for name in ("gpu_report", "test_gpu"):
-        monkeypatch.delattr(f"d2lpar.cli.{name}")
-        monkeypatch.delitem(sys.modules, f"d2lpar.cli.{name}")
+    monkeypatch.delattr("d2lpar.cli.gpu_report")
+    monkeypatch.delitem(sys.modules, "d2lpar.cli.gpu_report")
     monkeypatch.setitem(sys.modules, "pytest", None)
     assert "pip install pytest" in str(invoke("--prove").exception)

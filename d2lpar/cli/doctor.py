@@ -89,23 +89,11 @@ def torch():
     if not module.distributed.is_available():
         advice = "Install a torch that was built with torch.distributed."
         return [Finding("torch", f"{value}, not distributed", "missing", advice)]
-    return [_tried(version, value), gloo(module), nccl(module)]
-
-
-def _tried(version, value):
-    """Whether the course was tried with this torch, or works with it all the same."""
     from ..launch import versions
 
     newer = versions.newer_than_tried(version)
-    if not newer:
-        return Finding("torch", value)
-    try:
-        failure = versions.trial()
-    except Exception as error:  # what the trial itself imports may be gone
-        failure = _sentence(error)
-    if failure:
-        return Finding("torch", value, "missing", versions.failed(failure))
-    return Finding("torch", value, "note", f"{newer} A short trial of it passed.")
+    finding = Finding("torch", value, "note" if newer else "ok", newer)
+    return [finding, gloo(module), nccl(module)]
 
 
 def _no_torch():

@@ -2,7 +2,9 @@
 
 import ast
 import os
+import platform
 import queue
+import re
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -83,10 +85,12 @@ def processor():
     """The model, and the instructions that torch's kernels use: "AMD EPYC, AVX2"."""
     import torch
 
-    from ..launch import conditions
-
-    kernels = torch.backends.cpu.get_cpu_capability()
-    return f"{conditions.processor_name()}, {kernels}"
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+        model = re.search(r"model name\s*: (.*)", text)[1]
+    except (OSError, TypeError):
+        model = platform.processor() or platform.machine()
+    return f"{model}, {torch.backends.cpu.get_cpu_capability()}"
 
 
 def world(notebook, environ):

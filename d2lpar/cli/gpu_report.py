@@ -1,26 +1,66 @@
-"""`d2lpar doctor --prove`: run `test_gpu.py`, and report a row per path and world."""
+"""`d2lpar doctor --prove`: run `test_gpu.py`, and report a row per path and world.
+
+    NCCL, n ranks       one GPU each, n = 1, 2, 3, 4, 8 and as many as there are
+    Gloo on the GPU     ranks that are processes share what GPUs there are
+    sim on the GPU      ranks that are threads share one GPU
+    NCCL, afterwards    once more, from a process that has used CUDA itself
+
+NCCL comes first: the simulator uses CUDA in this very process.
+"""
 
 import datetime
 import platform
 from collections import Counter
+from typing import NamedTuple
 
 import pytest
 import torch
+import torch.distributed as dist
 
-from . import doctor, test_gpu
-from .test_gpu import World
+from ..launch import run as launch
+from ..shared import notebooks
+from . import doctor
 
 NOTHING = (
     "There is no GPU here, so there is nothing to prove. To rehearse on the CPU: "
     "d2lpar doctor --prove --backend gloo"
 )
+TIMEOUT = 120.0  # seconds without a call
 PASSED, SKIPPED, FAILED = "passed", "skipped", "FAILED"
+
+
+class World(NamedTuple):
+    """What the ranks are, and how many."""
+
+    name: str
+    backend: str
+    device: str | None
+    n: int
+    used: bool = False  # this process uses CUDA before it starts the ranks
+
+    def run(self, program, *args, timeout=TIMEOUT):
+        """The Run of the program in this world."""
+        if self.backend == "nccl" and not dist.is_nccl_available():
+            pytest.skip("this torch has no NCCL")
+        if self.used:
+            torch.ones(1, device="cuda").item()
+        options = dict(world_size=self.n, backend=self.backend, device=self.device)
+        return launch.run(program, *args, timeout=timeout, **options)
 
 
 def worlds(rehearse=None, ranks="2,4"):
     """The worlds of this machine's GPUs, or "sim" or "gloo" on the CPU."""
     if rehearse is None:
-        return test_gpu.worlds(torch.cuda.device_count())
+        gpus = torch.cuda.device_count()
+        if not gpus:
+            return []
+        counts = sorted({n for n in (1, 2, 3, 4, 8, gpus) if n <= gpus})
+        names = {n: f"NCCL, {n} rank{'s' * (n > 1)}" for n in counts}
+        found = [World(name, "nccl", None, n) for n, name in names.items()]
+        found.append(World("Gloo on the GPU, 4 ranks", "gloo", "cuda", 4))
+        found.append(World("sim on the GPU, 4 ranks", "sim", "cuda", 4))
+        after = "NCCL, after this process used CUDA"
+        return [*found, World(after, "nccl", None, gpus, used=True)]
     numbers = [int(n) for n in ranks.split(",") if n.strip().isdecimal() and int(n) > 1]
     if len(numbers) <= ranks.count(","):
         raise ValueError(f"Ranks are numbers from 2 on, such as 2,4, not {ranks!r}.")
@@ -62,8 +102,10 @@ class Rows:
 
 def prove(worlds, *words):
     """Rows of the paths in these worlds; `words` are further ones for pytest."""
-    plugin, words = Rows(worlds), ["-q", "--tb=short", "-p", "no:cacheprovider", *words]
-    code = pytest.main([test_gpu.__file__, *words], [plugin])
+    plugin, alone = Rows(worlds), ["--noconftest", "-p", "no:cacheprovider"]
+    words = [*alone, "-q", "--tb=short", *words]
+    here = notebooks.installed() or notebooks.repository() / "tests"
+    code = pytest.main([str(here / "test_gpu.py"), *words], [plugin])
     if code > pytest.ExitCode.TESTS_FAILED:  # interrupted, or nothing was run
         raise RuntimeError(f"pytest did not run all paths: {code!r}.")
     return plugin.rows

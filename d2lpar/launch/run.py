@@ -102,7 +102,7 @@ def run(
     check_options(timeout, seed, buffered, profile)
     check_function(fn, args, kwargs, dict(zip(USUAL, ours, strict=True)))
     world = _World(world_size, backend, cluster, device)
-    versions.check()
+    versions.warn()
     payload = _packed(fn, args, kwargs, world.watched(fn) if profile else fn)
     with running(), Progress() as progress:
         outcome = world.launch(payload, timeout, seed, buffered, progress)

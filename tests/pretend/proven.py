@@ -3,12 +3,10 @@
 import json
 import sys
 
-import torch
-
-from d2lpar.cli import gpu_report, test_gpu
+from d2lpar.cli import gpu_report
 
 if __name__ == "__main__":
-    names, every = tuple(sys.argv[1:]), test_gpu.worlds(torch.cuda.device_count())
+    names, every = tuple(sys.argv[1:]), gpu_report.worlds()
     rows = gpu_report.prove([w for w in every if w.name.startswith(names)])
     states = [state for _, _, state, *_ in rows]
     failed = {f"{w.name}: {x}": text for w, x, s, _, text in rows if s == "FAILED"}

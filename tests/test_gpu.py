@@ -1,19 +1,11 @@
 """The course's paths on the GPUs of this machine; `d2lpar doctor --prove` runs them.
 
-A path is a program with its truth: what one device computes.  A world says what the
-ranks are.  Every path runs in every world:
-
-    NCCL, n ranks       one GPU each, n = 1, 2, 3, 4, 8 and as many as there are
-    Gloo on the GPU     ranks that are processes share what GPUs there are
-    sim on the GPU      ranks that are threads share one GPU
-    NCCL, afterwards    once more, from a process that has used CUDA itself
-
-NCCL comes first: the simulator uses CUDA in this very process.
+A path is a program with its truth: what one device computes.  Every path runs in every
+world of `d2lpar.cli.gpu_report`, which says what the ranks are.
 """
 
 import copy
-import time
-from typing import NamedTuple
+from functools import partial
 
 import pytest
 import torch
@@ -21,56 +13,27 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
-from .. import allreduce, scatter
-from ..experts import ExpertParallel, MoE
-from ..launch import run as launch
-from ..messages import exchange
-from ..overlap import OverlappedDDP
-from ..pipeline import Pipeline, schedule
-from ..report.errors import RankError
-from ..report.units import show_seconds
-from ..sharding import FSDP
-from ..shared.data import digits
-from ..tensor_parallel import parallel_mlp
+from d2lpar import allreduce, scatter
+from d2lpar.cli import gpu_report
+from d2lpar.experts import ExpertParallel, MoE
+from d2lpar.launch import run as launch
+from d2lpar.messages import exchange
+from d2lpar.overlap import OverlappedDDP
+from d2lpar.pipeline import Pipeline, schedule
+from d2lpar.report.errors import RankError
+from d2lpar.report.units import show_seconds
+from d2lpar.sharding import FSDP
+from d2lpar.shared.data import digits
+from d2lpar.tensor_parallel import parallel_mlp
 
 pytestmark = pytest.mark.gpu
-TIMEOUT, PATIENCE = 120.0, 5.0  # seconds without a call; where ranks are stuck anyway
 WIDTH, ROWS = 12, 8  # of the nets; of a rank's part of a batch
 SIZES = {"nccl": (2**16, 2**20, 2**24, 2**28), "gloo": (2**16, 2**20)}  # bytes
 
 
-class World(NamedTuple):
-    """What the ranks are, and how many."""
-
-    name: str
-    backend: str
-    device: str | None
-    n: int
-    used: bool = False  # this process uses CUDA before it starts the ranks
-
-    def run(self, program, *args, timeout=TIMEOUT):
-        """The Run of the program in this world."""
-        if self.backend == "nccl" and not dist.is_nccl_available():
-            pytest.skip("this torch has no NCCL")
-        if self.used:
-            torch.ones(1, device="cuda").item()
-        options = dict(world_size=self.n, backend=self.backend, device=self.device)
-        return launch.run(program, *args, timeout=timeout, **options)
-
-
-def worlds(gpus):
-    """The worlds of a machine with so many GPUs."""
-    counts = sorted({n for n in (1, 2, 3, 4, 8, gpus) if 1 <= n <= gpus})
-    found = [World(f"NCCL, {n} rank{'s' * (n > 1)}", "nccl", None, n) for n in counts]
-    found += [World("Gloo on the GPU, 4 ranks", "gloo", "cuda", 4)] * bool(gpus)
-    found += [World("sim on the GPU, 4 ranks", "sim", "cuda", 4)] * bool(gpus)
-    after = World("NCCL, after this process used CUDA", "nccl", None, gpus, used=True)
-    return found + [after] * bool(gpus)
-
-
 def pytest_generate_tests(metafunc):
     """Every test runs in the worlds of `d2lpar doctor --prove`, or in all there are."""
-    chosen = getattr(metafunc.config, "worlds", worlds(torch.cuda.device_count()))
+    chosen = getattr(metafunc.config, "worlds", gpu_report.worlds())
     metafunc.parametrize("world", chosen, ids=lambda each: each.name, scope="module")
 
 
@@ -152,8 +115,7 @@ def table():
 def moves(home):
     """broadcast, scatter, gather and their relatives, torch's or chapter 05's."""
     n, r, t = dist.get_world_size(), dist.get_rank(), table()
-    one, part = torch.empty_like(t[0, 0]), torch.empty_like(t[0])
-    mine = t[r].contiguous()
+    mine, one, part = t[r].clone(), torch.empty_like(t[0, 0]), torch.empty_like(t[0])
     for root in {0, n - 1}:
         at_root = lambda x, root=root: x if r == root else None
         for kind in ("flat_", "tree_") if home is scatter else ("",):
@@ -195,66 +157,47 @@ def sums_from_scratch():
     """The all-reduces of chapter 06, of sizes that divide and that do not."""
     n, r = dist.get_world_size(), dist.get_rank()
     names = "naive tree direct ring segmented_ring recursive_doubling halving_doubling"
-    nodes = allreduce.node_groups(2 if n % 2 == 0 else 1)
-    for name in [*names.split(), "hierarchical"]:
+    groups = dict.fromkeys(names.split())
+    groups["hierarchical"] = allreduce.node_groups(2 if n % 2 == 0 else 1)
+    for name, group in groups.items():
         for size in (1, 7, 1000):
-            x = torch.arange(size, dtype=torch.float64)
-            wanted = x * (n * (n + 1) // 2)
-            x *= r + 1
-            group = nodes if name == "hierarchical" else None
+            terms = torch.arange(size, dtype=torch.float64)
+            x = terms * (r + 1)
             getattr(allreduce, f"{name}_allreduce")(x, group)
-            expect(x, wanted, f"{name}_allreduce of size {size}")
+            expect(x, terms * (n * (n + 1) // 2), f"{name}_allreduce of size {size}")
 
 
 # Training
 
 
-def train(net, weights, x, after_backward=lambda: None, step=torch.optim.SGD.step):
-    """Two steps on the mean of the squares of the outputs."""
+def train(model, x):
+    """The outputs after two steps; our models have a `finish` and a `step`."""
+    weights = getattr(model, "shards", None) or model.parameters()
     optimizer = torch.optim.SGD(weights, lr=0.1, momentum=0.9)
     for _ in range(2):
         optimizer.zero_grad()
-        net(x).square().mean().backward()
-        after_backward()
-        step(optimizer)
-
-
-def our_ddp(net):
-    """Chapter 08's, which sends while backward goes on."""
-    ddp = OverlappedDDP(net, bucket_bytes=2000)
-    return ddp, ddp.parameters(), ddp.finish
-
-
-def our_fsdp(net):
-    """Chapter 10's, parameters, gradients and state in shards."""
-    fsdp = FSDP(net)
-    return fsdp, fsdp.shards, fsdp.finish, fsdp.step
-
-
-def torchs_ddp(net):
-    """PyTorch's."""
-    return nn.parallel.DistributedDataParallel(net), net.parameters()
+        model(x).square().mean().backward()
+        getattr(model, "finish", int)()
+        getattr(model, "step", torch.optim.SGD.step)(optimizer)
+    with torch.no_grad():
+        return model(x)
 
 
 def torchs_fsdp(net):
     """PyTorch's `fully_shard`."""
     for module in (*net[::2], net):
         fully_shard(module)
-    return net, net.parameters()
+    return net
 
 
-def data_parallel(trainer):
+def data_parallel(wrap):
     """Two steps on the ranks' shares, against two with the whole batch."""
+    n, r = dist.get_world_size(), dist.get_rank()
     torch.manual_seed(0)
     layers = [nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH), nn.Tanh()]
-    x = torch.randn(ROWS * dist.get_world_size(), WIDTH, dtype=torch.float64)
-    net = nn.Sequential(*layers).double()
-    one = copy.deepcopy(net)
-    train(one, one.parameters(), x)
-    model, weights, *rest = trainer(net)
-    train(model, weights, x[dist.get_rank() * ROWS :][:ROWS], *rest)
-    with torch.no_grad():
-        expect(model(x), one(x), trainer.__name__)
+    x, net = torch.randn(n, ROWS, WIDTH).double(), nn.Sequential(*layers).double()
+    wanted = train(copy.deepcopy(net), x)[r]
+    expect(train(wrap(net), x[r]), wanted, "the outputs after two steps")
 
 
 def split_mlp():
@@ -263,15 +206,11 @@ def split_mlp():
     torch.manual_seed(0)
     up, down = nn.Linear(WIDTH, 4 * n), nn.Linear(4 * n, WIDTH)
     one = nn.Sequential(up, nn.GELU(), down).double()
-    x = torch.randn(ROWS, WIDTH, dtype=torch.float64)
-    split, gradients, outputs = parallel_mlp(*copy.deepcopy(one)), [], []
-    for net in (one, split):
-        leaf = x.clone().requires_grad_()
-        train(net, net.parameters(), leaf)
-        gradients.append(leaf.grad)
-        outputs.append(net(x).detach())
-    expect(gradients[1], gradients[0], "the gradient of the input")
-    expect(outputs[1], outputs[0], "the outputs after two steps")
+    split = parallel_mlp(*copy.deepcopy(one))
+    theirs = torch.randn(ROWS, WIDTH, dtype=torch.float64, requires_grad=True)
+    ours = theirs.detach().clone().requires_grad_()
+    expect(train(split, ours), train(one, theirs), "the outputs after two steps")
+    expect(ours.grad, theirs.grad, "the gradient of the input")
 
 
 def pipelined(name):
@@ -299,17 +238,13 @@ def experts_on_ranks():
     one = MoE(WIDTH, 4, 2 * n, k=2).double()
     split = ExpertParallel(one)
     x = torch.randn(ROWS * n, WIDTH, dtype=torch.float64)
-    mine = slice(r * ROWS, (r + 1) * ROWS)
-    y, out = one(x), split(x[mine])
+    y, out = one(x), split(x.chunk(n)[r])
     y.square().sum().backward()
     out.square().sum().backward()
-    expect(out.detach(), y[mine].detach(), "the results")
+    expect(out.detach(), y.detach().chunk(n)[r], "the results")
     for k, p in enumerate(split.experts.parameters()):
         wanted = list(one.experts[2 * r : 2 * r + 2].parameters())[k].grad
         expect(p.grad, wanted, f"the gradient of parameter {k} of the experts")
-
-
-# Failures, and time
 
 
 def one_fails():
@@ -330,7 +265,6 @@ def one_is_missing():
 def time_sums(sizes):
     """{(name, bytes): seconds of one all-reduce on this rank}, the best of some."""
     rivals = {"native": dist.all_reduce, "ring": allreduce.ring_allreduce}
-    synchronise = torch.cuda.synchronize if launch.device().type == "cuda" else int
     seconds = {}
     for size in sizes:
         x = torch.zeros(size // 4)
@@ -338,11 +272,9 @@ def time_sums(sizes):
             times = []
             for _ in range(6):
                 dist.barrier()
-                synchronise()
-                start = time.perf_counter()
+                start = launch.now()  # a GPU has caught up
                 add_up(x)
-                synchronise()
-                times.append(time.perf_counter() - start)
+                times.append(launch.now() - start)
             seconds[name, size] = min(times[1:])
     return seconds
 
@@ -359,14 +291,14 @@ def path(program, *args):
     return test
 
 
-def failing(program, timeout=TIMEOUT):
+def failing(program, **options):
     """A test that the program fails, and that the error names rank 1 as the cause."""
 
     def test(world, record_property):
         if world.n < 2:
             pytest.skip("needs two ranks")
         with pytest.raises(RankError) as caught:
-            world.run(program, timeout=timeout)
+            world.run(program, **options)
         text = str(caught.value).strip()
         assert caught.value.rank == 1, f"rank {caught.value.rank} is named: {text}"
         record_property("remark", text.splitlines()[0])
@@ -382,16 +314,16 @@ test_native_broadcast_to_all_to_all = path(moves, dist)
 test_native_calls_without_lists = path(native_moves)
 test_chapter_05_from_scratch = path(moves, scatter)
 test_chapter_06_from_scratch = path(sums_from_scratch)
-test_chapter_08_DDP = path(data_parallel, our_ddp)
-test_torch_DDP = path(data_parallel, torchs_ddp)
-test_chapter_10_FSDP = path(data_parallel, our_fsdp)
+test_chapter_08_DDP = path(data_parallel, partial(OverlappedDDP, bucket_bytes=2000))
+test_torch_DDP = path(data_parallel, nn.parallel.DistributedDataParallel)
+test_chapter_10_FSDP = path(data_parallel, FSDP)
 test_torch_fully_shard = path(data_parallel, torchs_fsdp)
 test_chapter_12_split_MLP = path(split_mlp)
 test_chapter_13_1F1B = path(pipelined, "1f1b")
 test_chapter_13_zero_bubble = path(pipelined, "zb-h1")
 test_chapter_18_experts = path(experts_on_ranks)
 test_a_rank_that_fails_is_named = failing(one_fails)
-test_a_rank_that_does_not_send_is_named = failing(one_is_missing, PATIENCE)
+test_a_rank_that_does_not_send_is_named = failing(one_is_missing, timeout=5.0)
 
 
 def test_bandwidth_of_all_reduces(world, record_property):
