@@ -1,6 +1,7 @@
 """What every test finds: no window for figures, no world from the environment."""
 
 import os
+import threading
 import time
 from pathlib import Path
 
@@ -29,6 +30,13 @@ def eventually(condition):
     while not (value := condition()) and time.monotonic() < deadline:
         time.sleep(0.05)
     return value
+
+
+def inventory():
+    """(running processes below this one, threads, open files) of this process."""
+    me = psutil.Process()
+    children = {p.pid for p in me.children(True) if p.status() != "zombie"}
+    return children, threading.active_count(), me.num_fds()
 
 
 def family_of(pid, size):

@@ -15,42 +15,62 @@ from conftest import WATCHDOG
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 BOTH = pytest.mark.parametrize("backend", ["sim", "gloo"])
 SETUP = """
-import time, torch, torch.distributed as dist, d2lpar
+import os, pathlib, sys, time
+import torch, torch.distributed as dist
+from d2lpar.launch import progress
 
 def add_up():
     x = torch.ones(1) * dist.get_rank()
     dist.all_reduce(x)
     return x.item()
 
-def endless():
+def endless(flag):
+    pathlib.Path(f"{flag}{dist.get_rank()}").touch()
     while True:
         time.sleep(0.001)
 
-def one_skips():
+def one_skips(flag):
+    pathlib.Path(f"{flag}{dist.get_rank()}").touch()
     if dist.get_rank() == 0:
         time.sleep(1000)
     dist.barrier()
 
-assert d2lpar.run(add_up, world_size=4, backend=BACKEND).results == [6.0] * 4
+def fails():
+    return 1 / dist.get_rank()
+
+def slow(seconds):
+    if dist.get_rank() == 1:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            time.sleep(0.01)
+    dist.barrier()
 """
 
 
 @pytest.fixture(scope="module")
 def kernel():
+    """(its manager, its client, the processes that it has made ready for ranks)."""
     environ = {**os.environ, "D2LPAR_PROGRESS": "0"}
     quiet = dict(stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     manager, client = start_new_kernel(env=environ, **quiet)
-    yield manager, client
-    client.stop_channels()
-    manager.shutdown_kernel(now=True)
+    try:
+        runs(client, "import d2lpar; d2lpar.defaults(world_size=1)")
+        assert not children(manager)
+        runs(client, "d2lpar.defaults(world_size=4)")
+        ready = children(manager)
+        runs(client, SETUP)
+        yield manager, client, ready
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
 
 
-def execute(client, code, meanwhile=None, messages=None):
-    """(name of the error or None, seconds since `meanwhile` was called).
+def execute(client, code, meanwhile=None):
+    """(name of the error or None, all messages as (kind, content)).
 
-    What the kernel says is in `messages`, as (kind, content).
+    `meanwhile()` is called now and then until it says that it is done.
     """
-    request, error, since = client.execute(code), None, time.monotonic()
+    request, error, messages = client.execute(code), None, []
     deadline = time.monotonic() + WATCHDOG
     while time.monotonic() < deadline:
         try:
@@ -58,16 +78,21 @@ def execute(client, code, meanwhile=None, messages=None):
         except queue.Empty:
             message = None
         if message and message["parent_header"].get("msg_id") == request:
-            if messages is not None:
-                messages.append((message["msg_type"], message["content"]))
+            messages.append((message["msg_type"], message["content"]))
             if message["msg_type"] == "error":
                 error = message["content"]["ename"]
             if message["content"].get("execution_state") == "idle":
-                return error, time.monotonic() - since
-        if meanwhile is not None and time.monotonic() - since > 3:
-            meanwhile()
-            meanwhile, since = None, time.monotonic()
+                return error, messages
+        if meanwhile is not None and meanwhile():
+            meanwhile = None
     raise AssertionError("the kernel did not come back to its prompt")
+
+
+def runs(client, code):
+    """The code raises nothing; its messages."""
+    error, messages = execute(client, code)
+    assert error is None, shown(messages)
+    return messages
 
 
 def children(manager):
@@ -101,97 +126,75 @@ def assert_table(lines, hanging, call):
 
 @BOTH
 def test_a_failing_run_shows_the_callers_lines_only(kernel, backend):
-    manager, client = kernel
-    setup = SETUP.replace("BACKEND", repr(backend))
-    assert execute(client, setup)[0] is None
-    fails = "def fails():\n    return 1 / dist.get_rank()\n"
+    _, client, _ = kernel
     call = f"d2lpar.run(fails, world_size=2, backend={backend!r})"
-    messages = []
-    assert execute(client, fails + call, messages=messages)[0] == "RankError"
+    error, messages = execute(client, "# a cell\n" + call)
+    assert error == "RankError"
     lines = shown(messages)
-    assert f"----> 3 {call}" in lines
+    assert f"----> 2 {call}" in lines
     assert "RankError: rank 0 raised ZeroDivisionError: division by zero" in str(lines)
     assert not any("d2lpar/launch" in line for line in lines)
-    assert execute(client, "import sys; error = sys.last_value")[0] is None
-    known = "assert error.rank == 0 and error.run.world_size == 2"
-    assert execute(client, known)[0] is None
-
-
-PICTURE = """
-import os
-os.environ["D2LPAR_PROGRESS"] = SHOW
-
-def slow():
-    if dist.get_rank() == 1:
-        end = time.monotonic() + 6
-        while time.monotonic() < end:
-            time.sleep(0.01)
-    dist.barrier()
-
-d2lpar.run(slow, world_size=2, backend=BACKEND)
-"""
+    runs(
+        client,
+        "error = sys.last_value\nassert error.rank == 0 and error.run.world_size == 2",
+    )
 
 
 @BOTH
-@pytest.mark.parametrize("progress", ["1", "0"])
-def test_a_long_run_shows_what_its_ranks_do(kernel, backend, progress):
-    manager, client = kernel
-    code = SETUP.replace("BACKEND", repr(backend))
-    assert execute(client, code)[0] is None
-    code = PICTURE.replace("BACKEND", repr(backend)).replace("SHOW", repr(progress))
-    messages = []
-    assert execute(client, code, messages=messages)[0] is None
-    updates = [c for kind, c in messages if kind == "update_display_data"]
-    pictures = [update["data"] for update in updates]
-    assert all(each["metadata"] == {"d2lpar": "progress"} for each in updates)
-    if progress == "0":
-        assert not pictures
-        return
-    *during, after = pictures
+def test_a_long_run_shows_what_its_ranks_do(kernel, backend):
+    _, client, _ = kernel
+
+    def pictures(seconds, wanted):
+        code = f"""
+progress.LATE, progress.PAUSE = 0.3, 0.1
+os.environ["D2LPAR_PROGRESS"] = "{wanted}"
+d2lpar.run(slow, {seconds}, world_size=2, backend={backend!r})
+progress.LATE, os.environ["D2LPAR_PROGRESS"] = 1000, "0"
+"""
+        messages = runs(client, code)
+        updates = [c for kind, c in messages if kind == "update_display_data"]
+        assert all(each["metadata"] == {"d2lpar": "progress"} for each in updates)
+        return [update["data"] for update in updates]
+
+    assert not pictures(0.5, 0)
+    *during, after = pictures(2.5, 1)
     assert after == {"text/plain": ""}
     text = "\n".join(data["text/plain"] for data in during)
-    assert "0 of 2 ranks returned" in text
-    assert (
-        re.search(r"rank 0  in barrier +\d+ steps", text)
-        and "rank 1  computing" in text
-    )
+    assert "0 of 2 ranks returned" in text and "rank 1  computing" in text
+    assert re.search(r"rank 0  in barrier +\d+ steps", text)
     assert "<pre>" in during[-1]["text/html"]
 
 
 @BOTH
-def test_an_interrupted_kernel_is_at_its_prompt(kernel, backend):
-    manager, client = kernel
-    setup = SETUP.replace("BACKEND", repr(backend))
-    assert execute(client, setup)[0] is None
+@pytest.mark.parametrize("hanging", ["endless", "one_skips"])
+def test_an_interrupted_kernel_is_at_its_prompt(kernel, backend, hanging, tmp_path):
+    manager, client, _ = kernel
+    again = f"assert d2lpar.run(add_up, world_size=4, backend={backend!r}).results"
+    runs(client, again + " == [6.0] * 4")
     before = children(manager)
-    for hanging in ("endless", "one_skips"):
-        call = f"d2lpar.run({hanging}, world_size=4, backend={backend!r}, timeout=300)"
-        messages = []
-        error, seconds = execute(client, call, manager.interrupt_kernel, messages)
-        print(f"{backend} {hanging}: back after {seconds:.2f} s")
-        assert error == "KeyboardInterrupt"
-        assert_table(shown(messages), hanging, call)
-        assert children(manager) == before
-        again = f"assert d2lpar.run(add_up, world_size=4, backend={backend!r}).results"
-        assert execute(client, again + " == [6.0] * 4")[0] is None
+    flag, there = (
+        tmp_path / "rank",
+        4 if (backend, hanging) == ("gloo", "endless") else 1,
+    )
+
+    def interrupt():
+        if len(list(tmp_path.iterdir())) < there:
+            return False
+        time.sleep(0.5)
+        manager.interrupt_kernel()
+        return True
+
+    call = f"d2lpar.run({hanging}, {str(flag)!r}, world_size=4, backend={backend!r})"
+    error, messages = execute(client, call, interrupt)
+    assert error == "KeyboardInterrupt"
+    assert_table(shown(messages), hanging, call)
+    assert children(manager) == before
+    runs(client, again + " == [6.0] * 4")
 
 
-def test_a_notebook_of_several_ranks_makes_processes_ready():
-    environ = {**os.environ, "D2LPAR_PROGRESS": "0"}
-    quiet = dict(stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    manager, client = start_new_kernel(env=environ, **quiet)
-    try:
-        run = "assert d2lpar.run(lambda: 7, backend='gloo').results == [7] * 4"
-        assert (
-            execute(client, "import d2lpar; d2lpar.defaults(world_size=1)")[0] is None
-        )
-        assert not children(manager)
-        assert execute(client, "d2lpar.defaults(world_size=4)")[0] is None
-        ready = children(manager)
-        assert len(ready) >= 1
-        manager.interrupt_kernel()  # reaches all processes of the kernel
-        assert execute(client, run)[0] is None
-        assert set(children(manager)) == set(ready)
-    finally:
-        client.stop_channels()
-        manager.shutdown_kernel(now=True)
+def test_a_notebook_of_several_ranks_makes_processes_ready(kernel):
+    manager, client, ready = kernel
+    assert len(ready) >= 1
+    manager.interrupt_kernel()  # reaches all processes of the kernel
+    runs(client, "assert d2lpar.run(lambda: 7, backend='gloo').results == [7] * 4")
+    assert set(children(manager)) == set(ready)

@@ -20,6 +20,7 @@ class Patience:
         self.timeout = timeout
         self._steps = self._printed = -1
         self._step = self._print = time.monotonic()
+        self._import = self._step
         self._naps, self._delayed, self._delay = 0, 0.0, {}
 
     def over(self, steps, printed, naps=0, importing=lambda: False, tasks=()):
@@ -33,8 +34,11 @@ class Patience:
         if printed != self._printed:
             self._printed, self._print = printed, now
         quiet = now - max(self._step, self._print)
-        if quiet > self.timeout and not (quiet < IMPORT + self.timeout and importing()):
-            return f"no progress for {self.timeout:g} s"
+        if quiet > self.timeout:
+            if quiet < IMPORT + self.timeout and importing():
+                self._import = now
+            elif now - self._import > self.timeout:
+                return f"no progress for {self.timeout:g} s"
         if now - self._step > TALK * self.timeout:
             return f"nothing but prints for {TALK * self.timeout:g} s"
         if naps - self._naps > NAPS:
