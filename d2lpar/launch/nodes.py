@@ -51,9 +51,8 @@ class Node(NamedTuple):
 class Nodes:
     """Nodes that exist, the links between them, and how to change these links."""
 
-    def __init__(self, n, ranks_per_node, rate, latency=None):
-        self.n, self.per_node, self.latency = n, ranks_per_node, latency
-        self.rate = _bits(rate)
+    def __init__(self, n, ranks_per_node, rate):
+        self.n, self.per_node, self.rate = n, ranks_per_node, _bits(rate)
         self.hub, self.spaces = None, []
 
     @property
@@ -78,21 +77,6 @@ class Nodes:
             joined = [f"ip link set port{i} master hub", f"ip link set port{i} up"]
             _commands(self.hub, joined)
             self.set_rate(i, self.rate)
-        self._delay()
-
-    def _delay(self):
-        if self.latency is None:
-            return
-        milliseconds = self.latency * 1000
-        try:
-            for space in self.spaces:
-                delay = f"tc qdisc add dev eth0 parent 1:1 netem delay {milliseconds}ms"
-                _commands(space, [delay])
-        except NodesUnavailable as error:
-            raise NodesUnavailable(
-                "A link with a latency of its own needs the kernel's `netem`, which "
-                "is not there: leave `latency` out, or load the module sch_netem."
-            ) from error
 
     def address(self, i):
         """Return the address of node i."""
@@ -144,22 +128,21 @@ class Nodes:
 
 
 @contextlib.contextmanager
-def nodes(n, ranks_per_node, rate, latency=None):
+def nodes(n, ranks_per_node, rate):
     """Place the ranks of runs on Gloo on n nodes, for as long as the context lasts.
 
     n                 2 to 4 nodes; ranks 0 to ranks_per_node - 1 are on the first
     rate              bits per second of each link, such as 1e9 or "1Gb"
-    latency           seconds that each message takes besides; needs `netem`
 
     Yields the `Nodes`.  Inside, `d2lpar.run(..., backend="gloo")` starts exactly
     n * ranks_per_node ranks.  Needs Linux, root, and the commands `ip` and `tc`; raises
     NodesUnavailable elsewhere.  Nothing of it outlives the processes that use it.
     """
     global _here
-    _check(n, ranks_per_node, latency)
+    _check(n, ranks_per_node)
     if _here is not None:
         raise RuntimeError(f"There are nodes already: {_here}. End this context first.")
-    made = Nodes(n, ranks_per_node, rate, latency)
+    made = Nodes(n, ranks_per_node, rate)
     try:
         made.make()
         _here = made
@@ -175,14 +158,12 @@ def _bits(rate):
     return float(rate) if number and rate > 0 else bits_per_second(rate)
 
 
-def _check(n, ranks_per_node, latency):
+def _check(n, ranks_per_node):
     if not (isinstance(n, int) and 2 <= n <= MOST):
         raise ValueError(f"There can be 2 to {MOST} nodes, not {n!r}.")
     if not (isinstance(ranks_per_node, int) and ranks_per_node >= 1):
         text = "ranks_per_node must be a whole number of at least 1"
         raise ValueError(f"{text}, not {ranks_per_node!r}.")
-    if latency is not None and not 0 <= latency < 10:
-        raise ValueError(f"latency is 0 to 10 seconds, not {latency!r}.")
 
 
 def current(world_size):
@@ -207,7 +188,7 @@ def cluster(here, latency=20e-6, rate=2e9, network_latency=60e-6):
         latency=latency,
         rate=rate,
         per_node=here.per_node,
-        network_latency=network_latency + (here.latency or 0.0),
+        network_latency=network_latency,
         network_rate=here.rate / 8 * PAYLOAD,
     )
 
