@@ -207,7 +207,7 @@ class _World:
                 "profile=True is for ranks that are processes: use backend="
                 '"gloo" or "nccl". What a simulated rank does is in run.timeline.'
             )
-        from .profiling import Profiled
+        from ..report.profiled import Profiled
 
         return Profiled(fn)
 

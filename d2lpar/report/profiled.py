@@ -55,6 +55,20 @@ def kept(source):
 _ABOUT = "distributedInfo", "baseTimeNanoseconds"
 
 
+class Profiled:
+    """Call a function in a rank; give (what it returned, what the profiler saw)."""
+
+    def __init__(self, function):
+        self.function = function
+
+    def __call__(self, *args, **kwargs):
+        import torch
+
+        with torch.profiler.profile() as prof:
+            value = self.function(*args, **kwargs)
+        return value, kept(prof)
+
+
 def _is_read(event):
     return event.get("ph") == "X" and event.get("cat") in _READ
 
