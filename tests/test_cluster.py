@@ -20,7 +20,7 @@ def test_plain_is_ten_us_and_ten_gigabytes_per_second_for_any_number():
     assert plain.path(0, 1) == plain.path(5, 1023) == (1e-5, 1e10, ())
     assert (plain.name, plain.n, plain.free_compute) == ("plain", None, True)
     assert plain.compute_seconds(3, 10**15, 10**12, torch.float32) == 0.0
-    assert plain.memory(0) is None
+    assert plain.memory(0) is None and plain.host_memory is None
     plain.check_world_size(100_000)
     assert repr(plain) == (
         "Cluster plain: any number of ranks, 10 us and 10 GB/s per message; "
@@ -40,7 +40,7 @@ def test_nvlink_joins_each_pair_of_gpus():
     assert (h100.name, h100.n, h100.free_compute) == ("8xH100", 8, False)
     assert h100.path(0, 7) == (6e-6, 450e9 * 0.783, ())
     assert h100.host_path(5) == (10e-6, 63e9 * 0.88, ())
-    assert h100.memory(5) == 80e9
+    assert h100.memory(5) == 80e9 and h100.host_memory == 8 * 128e9
 
 
 def test_a_pair_of_v100_has_one_of_six_links():
@@ -95,12 +95,13 @@ def test_every_figure_can_be_replaced():
         share=0.5,
         launch=0,
         contention=0.3,
+        host_memory=1e12,
     )
     assert cluster.path(0, 1) == (1e-6, 150e9, ())
     assert cluster.path(0, 2)[:2] == (2e-6, 2.5e9)
     assert cluster.host_path(0)[1] == 31e9
     assert cluster.compute_seconds(0, 156e12, 0, "bfloat16") == pytest.approx(1)
-    assert cluster.launch_seconds(0) == 0
+    assert (cluster.host_memory, cluster.launch_seconds(0)) == (1e12, 0)
     assert cluster.contention == 0.3 and Cluster.plain.contention == 0
 
 

@@ -54,6 +54,7 @@ CONTENTION = 0.19
 # of the rate.  tuning.cc says the quarter; the half fits small messages of the sweep.
 PROTOCOLS = ((1.0, 1.0), (0.5, 4.0))  # (times the latency, times the seconds per byte)
 SLOTS = 4  # of a CPU socket; GPUs 0-3 and 4-7 have one each (nccl-tests/issues/178)
+HOST_BYTES_PER_GPU = 128e9  # a server with eight A100 has about 1 TB
 
 
 @dataclass(frozen=True, repr=False)
@@ -82,6 +83,7 @@ class Cluster:
     launch: float = LAUNCH
     contention: float = 0.0
     protocols: tuple = ((1.0, 1.0),)  # of native collectives, see PROTOCOLS
+    host_memory: float | None = None  # bytes per node; None: as much as one likes
     slowed: tuple = ()  # (rank, factor), one per slow rank
     _paths: dict = field(default_factory=dict, init=False, compare=False)
 
@@ -113,6 +115,7 @@ class Cluster:
         share: float | None = None,
         launch: float | None = None,
         contention: float | None = None,
+        host_memory: float | None = None,
     ) -> Self:
         """The cluster `"8xH100"`, or `"4x8xA100"`: four nodes of eight GPUs.
 
@@ -131,6 +134,7 @@ class Cluster:
                          ahead of its GPU, so launches show where a GPU finds no work
         contention       by how much an operation takes longer for the time in which
                          its GPU also communicates: 0.19
+        host_memory      bytes of each node: 128 GB per GPU
 
         NVLink joins all GPUs of a node.  GPUs without it have PCIe lanes of their
         own: four slots hang on one CPU socket, and what goes from one socket to the
@@ -139,8 +143,8 @@ class Cluster:
         """
         nodes, per_node, gpu = parse_cluster(spec)
         given = {"latency": latency, "network_latency": network_latency}
-        given |= {"launch": launch, "contention": contention}
-        given |= {"cards": cards, "share": share}
+        given |= {"launch": launch, "host_memory": host_memory}
+        given |= {"contention": contention, "cards": cards, "share": share}
         shares = {"link_share": link_share, "network_share": network_share}
         shares |= {"host_share": host_share}
         given, shares = _without_none(given), _without_none(shares)
@@ -328,6 +332,7 @@ def _usual(
         share=gpu.figure(MATMUL_SHARE, DEFAULT_SHARE),
         contention=CONTENTION,
         protocols=PROTOCOLS,
+        host_memory=per_node * HOST_BYTES_PER_GPU,
     )
 
 
