@@ -99,10 +99,7 @@ class PlainStage(nn.Module):
 
 
 def torchs(config, sizes, tokens, targets):
-    """Compose torch's parts; return a function of a step, which returns [the loss].
-
-    torch has no part for the tied table, so an all-reduce adds its two gradients.
-    """
+    """Compose torch's parts; the tied table's two gradients are added by hand."""
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
@@ -131,7 +128,8 @@ def torchs(config, sizes, tokens, targets):
         more = {"target": targets.chunk(d)[row], "losses": losses} if stage.last else {}
         schedule.step(*given, **more)
         if p == 2:
-            dist.all_reduce(stage.token.weight.grad, group=line)
+            table = stage.token.weight.grad  # fully_shard's is a DTensor
+            dist.all_reduce(getattr(table, "to_local", lambda: table)(), group=line)
         optimizer.step()
         loss = sum(losses, torch.zeros(())).detach()
         dist.all_reduce(loss)

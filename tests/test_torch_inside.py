@@ -459,3 +459,34 @@ def joins_wrongly(how):
 def test_a_script_that_joins_another_world(how, words):
     with pytest.raises(d2lpar.RankError, match=words):
         d2lpar.run(joins_wrongly, how, world_size=1, backend="sim")
+
+
+# Tensors that are wrappers
+
+
+def sums_what_a_functional_collective_gave():
+    from torch.distributed import _functional_collectives as functional
+
+    y = functional.all_reduce(torch.ones(3), "sum", dist.group.WORLD)
+    dist.all_reduce(y)
+    return y.tolist()
+
+
+def sums_a_dtensor():
+    from torch.distributed.tensor import distribute_tensor
+
+    dist.all_reduce(
+        distribute_tensor(torch.ones(2), dist.init_device_mesh("cpu", (2,)))
+    )
+
+
+@pytest.mark.parametrize("backend", ["sim", "gloo"])
+def test_a_wrapper_of_torchs_is_opened_and_a_dtensor_refused(backend):
+    """Without memory of their own they ended the process with a segmentation fault."""
+    world = {"world_size": 2, "backend": backend}
+    run = d2lpar.run(sums_what_a_functional_collective_gave, **world)
+    assert run.results == [[4.0] * 3] * 2
+    with pytest.raises(
+        d2lpar.RankError, match="all_reduce got a DTensor: give it x.to"
+    ):
+        d2lpar.run(sums_a_dtensor, **world)

@@ -250,9 +250,11 @@ def _finished(outcome, world, profile=False):
     if outcome.failure is None and result.clock == "measured":
         outcome.failure = _silent_mismatch(outcome)  # "sim" has seen to it
     world.show(result, outcome)
-    if outcome.failure is None and outcome.left_over:
-        result.warnings += explain.unmatched(result.ledger.unmatched())
-    result.warnings += result.unwaited
+    lone = outcome.left_over and result.ledger.unmatched()
+    if outcome.failure is None and lone:
+        result.warnings += explain.unmatched(lone)
+    else:  # a message without its other end can be waited for in vain only
+        result.warnings += result.unwaited
     if isinstance(outcome.failure, DeadlockError) and result.unwaited:
         outcome.failure.args = (f"{result.unwaited[0]}\n{outcome.failure}",)
     if outcome.failure is not None:

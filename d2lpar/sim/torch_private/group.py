@@ -12,7 +12,7 @@ import torch.distributed.distributed_c10d as c10d
 
 from ...report.calls import Call
 from .here import current_engine
-from .tensors import in_one_piece, never_compiled
+from .tensors import held_by, in_one_piece, never_compiled
 
 _join = dist.init_process_group  # before a run puts its own in its place
 
@@ -136,7 +136,8 @@ class Group(dist.ProcessGroup):
         if kind in ("broadcast", "reduce", "gather", "scatter"):
             more["root"] = self.ranks[opts.rootRank]
         me = self.ranks[self.index]
-        inputs, outputs = list(inputs), list(outputs)
+        inputs = [held_by(tensor, kind) for tensor in inputs]
+        outputs = [held_by(tensor, kind) for tensor in outputs]
         self._check(kind, inputs, outputs)
         call = Call(kind, self.key, self.ranks, me, inputs, outputs, **more)
         call._index = self.index

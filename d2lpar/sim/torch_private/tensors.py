@@ -36,6 +36,20 @@ def never_compiled(function):
     return function
 
 
+def held_by(tensor, kind):
+    """The tensor whose memory a call moves; torch's wrappers have none of their own.
+
+    Waits for what a functional collective returned; a DTensor is a TypeError.
+    """
+    if type(tensor) in (torch.Tensor, torch.nn.Parameter):
+        return tensor
+    if hasattr(tensor, "trigger_wait"):
+        return tensor.trigger_wait()
+    if hasattr(tensor, "to_local"):
+        raise TypeError(f"{kind} got a DTensor: give it x.to_local(), this rank's part")
+    return tensor
+
+
 def in_one_piece(tensor):
     """Real backends read memory as it lies: Gloo in part silently, NCCL refuses."""
     return (
