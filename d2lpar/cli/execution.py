@@ -60,6 +60,7 @@ def execute(path, environ=None, timeout=120.0, on_cell=None, folder=None, reader
     path = Path(path).resolve()
     environ = dict(os.environ if environ is None else environ)
     environ.setdefault("D2LPAR_PROGRESS", "0")
+    environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"  # else none
     source = notebooks.read(path)
     notebooks.give_ids(source)
     node = nbformat.from_dict(source | {"nbformat": 4, "nbformat_minor": 5})
