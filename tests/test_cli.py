@@ -52,7 +52,7 @@ def course(tmp_path, monkeypatch):
 def test_run_prints_a_row_per_chapter_and_fails_if_one_does(course):
     before = [path.read_bytes() for path in notebooks.find()]
     result = invoke("run")
-    good, bad, total = result.stdout.splitlines()
+    good, bad, total = filter(None, result.stdout.splitlines())
     assert good.startswith(" 1 of  2  00_good")
     assert re.search(r"s  sim, 4 ranks    pass  about \d+ s left$", good)
     assert re.fullmatch(r"1 of 2 passed in \d+ s", total)
