@@ -101,7 +101,6 @@ FORTH = {"19.2b": variations._with_counts}  # where `back` is not its own revers
 CHOSEN = {
     "04.1b": "falls_off_the_end",
     "04.3b": "in_another_order another_cycle arrows_turned_round",
-    "05.1b": "blocks no_batch empty_messages",
     "05.3b": "all_send_first",
     "05.4b": "sends_no_empty_shard",
     "06.1b": "too_few_chunks rounds",
