@@ -10,7 +10,8 @@ import torch.distributed as dist
 
 from conftest import ROOT
 from d2lpar import check
-from d2lpar.checks import checker, signs, variations
+from d2lpar.checks import answers, checker, signs, variations
+from d2lpar.checks.solutions import ex_05_1
 from d2lpar.checks.varying import turned
 from d2lpar.cli import instructing
 from d2lpar.cli import main as cli
@@ -101,7 +102,6 @@ FORTH = {"19.2b": variations._with_counts}  # where `back` is not its own revers
 CHOSEN = {
     "04.1b": "falls_off_the_end",
     "04.3b": "in_another_order another_cycle arrows_turned_round",
-    "05.1b": "receives_from_rank_0",
     "05.3b": "all_send_first",
     "05.4b": "sends_no_empty_shard",
     "06.1b": "too_few_chunks rounds",
@@ -180,6 +180,18 @@ def test_the_zoo_is_judged_as_in_public(varied, function, mistake, few, monkeypa
         rename(monkeypatch, part)
     report = check(varied, in_its_role(varied, function), hint=True)
     assert report.passed == (mistake is None), report
+    assert report.mistake == mistake, report
+
+
+@pytest.mark.night
+@pytest.mark.parametrize("mistake", ["root", "no batch", "rowless", "empty messages"])
+def test_an_edit_of_the_varied_answer_is_told_as_in_public(mistake):
+    cells = assign.cells_of(notebooks.read(solution("05.1")), "05.1")
+    assign.rewrite(cells, "05.1b", WORDS["05.1b"])
+    source = next(c["source"] for c in cells if "BEGIN SOLUTION" in c["source"])
+    varied = answers.of("05.1")._replace(source=source)
+    edits = next(one.edits for one in ex_05_1.ex.known if one.mistake == mistake)
+    report = check("05.1b", varied.make(varied.edited(edits)))
     assert report.mistake == mistake, report
 
 

@@ -13,11 +13,11 @@ import pytest
 
 from conftest import ROOT
 from d2lpar import check
-from d2lpar.checks import checker
+from d2lpar.checks import answers, checker
+from d2lpar.checks.solutions import ex_05_1
 from d2lpar.grade import exercises, handins
 from d2lpar.grade import grade as grading
 from d2lpar.shared import notebooks
-from zoo import ex_05_1
 
 SOLUTIONS = sorted(ROOT.glob("solutions/*.ipynb"))
 BOTH = pytest.mark.parametrize("path", SOLUTIONS, ids=lambda path: path.stem)
@@ -124,15 +124,15 @@ def nbgrader(folder, *arguments):
     return done
 
 
-# An answer to 05.1, and the part of its points that it earns: half for the outcome, a
-# quarter for the requirements met.
+# An answer to 05.1, or edits of the official one, and the part of its points that it
+# earns: half for the outcome, a quarter for the requirements met.
 ANSWERS = {
-    "right": (ex_05_1.in_turn, 1.0),
+    "right": ({}, 1.0),
     "forbidden": (ex_05_1.torch_scatter, 0.5),
-    "too_many_bytes": (ex_05_1.broadcast_and_slice, 0.5 + 0.25 * 3 / 5),
-    "too_many_messages": (ex_05_1.card_by_card, 0.5 + 0.25 * 4 / 5),
-    "half_right": (ex_05_1.only_from_rank_0, 0.0),
-    "constant": (ex_05_1.a_constant, 0.0),
+    "too_many_bytes": (ex_05_1.whole, 0.5 + 0.25 * 3 / 5),
+    "too_many_messages": (ex_05_1.each, 0.5 + 0.25 * 4 / 5),
+    "half_right": ({ex_05_1.ROOT: "if r == 0:"}, 0.0),
+    "constant": (ex_05_1.zeros, 0.0),
     "deadlock": (
         """
 def deal(x, root, rows, features):
@@ -164,11 +164,12 @@ def deal(x, root, rows, features):
 def source_of(answer, name):
     """An answer as a student of that name hands it in, with what it needs."""
     if callable(answer):
-        source = inspect.getsource(answer).replace(
-            f"def {answer.__name__}(", "def deal("
-        )
-        answer = inspect.getsource(ex_05_1.counts) + "\n\n" + source
-    lines = [line for line in answer.splitlines() if not line.startswith("@")]
+        source = inspect.getsource(answer)
+        answer = source.replace(f"def {answer.__name__}(", "def deal(")
+    elif isinstance(answer, dict):
+        answer = answers.of("05.1").edited(answer)
+    marks = "@", "    ### "
+    lines = [line for line in answer.splitlines() if not line.startswith(marks)]
     return "\n".join(lines).replace("def deal(", f"def {name}(")
 
 

@@ -81,22 +81,11 @@ def gives(fake):
     return lambda a: wrong(a) and all(map(same, a.came, fake(a.case)))
 
 
-def returns_none(attempt):
-    """Some rank returned nothing where a value is wanted."""
-    pairs = zip(attempt.came or [], attempt.case.expected, strict=False)
-    return any(came is None and wanted is not None for came, wanted in pairs)
-
-
 def silent(attempt):
     """Every rank returned None where a value is wanted."""
     came, wanted = attempt.came or [], attempt.case.expected
     pairs = zip(came, wanted, strict=False)
     return bool(came) and all(a is None and b is not None for a, b in pairs)
-
-
-def strided(attempt):
-    """A message of a tensor that is not contiguous was refused."""
-    return "contiguous" in str(attempt.cause)
 
 
 def not_a_tensor(attempt):

@@ -19,15 +19,6 @@ def of(exercise):
     return {name: it for name, it in VARIATIONS.items() if name[:-1] == exercise}
 
 
-def _root_mirrored(n, x, root, *more):
-    return x, n - 1 - root, *more
-
-
-def _called_with_root(case):
-    root = case.facts["root"]
-    return case.text.replace(f"root {root}", f"root {case.n - 1 - root}")
-
-
 def _two_off(answer, n=0):
     """The pairs of all programs, with rank r in the place of r^2."""
     return {letter: _pairs_two_off(pairs) for letter, pairs in answer.items()}
@@ -154,7 +145,6 @@ def _whole_loss(value, n):
 VARIATIONS = {
     "04.1b": Variation(part=mirror),
     "04.3b": Variation(back=_two_off, shows=_pairs_two_off),
-    "05.1b": Variation(part=mirror, given=_root_mirrored, call=_called_with_root),
     "05.3b": Variation(part=mirror),
     "05.4b": Variation(part=mirror),
     "05.4c": Variation(part=next_one),
