@@ -52,7 +52,7 @@ class Patience:
         """
         delay = {task: processor_delay(task) for task in tasks}
         known = delay.keys() & self._delay.keys()
-        self._delayed += max((delay[t] - self._delay[t] for t in known), default=0.0)
+        self._delayed += max([0.0, *(delay[t] - self._delay[t] for t in known)])
         self._delay = delay
         return self._delayed
 
