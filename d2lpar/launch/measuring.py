@@ -1,10 +1,8 @@
-"""Time a step at the size of real machines: simulated, and measured where possible.
+"""Time a step at real sizes: on the simulated device "meta", and on GPUs if there are.
 
-    def products(n=8192): ...     returns {case: prepare}; prepare() returns a step
-    table = measure(products)     on one GPU; measure(ring, ranks=None): on all GPUs
-    table["float32"].simulated    seconds; so is .measured, None without the GPUs
-
-The simulator runs the step on device "meta", whose tensors have no values.
+def products(n=8192): ...     returns {case: prepare}; prepare() returns a step
+table = measure(products)     on one GPU; measure(ring, ranks=None): on all GPUs
+table["float32"].simulated    seconds; so is .measured, None without the GPUs
 """
 
 import contextlib

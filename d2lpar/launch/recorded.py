@@ -36,7 +36,7 @@ class RecordedEngine(Engine):
         self.zero = self.since = time.perf_counter()
         self.transport_error = self.transport_call = self.mismatch = None
         self._thread = threading.get_ident()
-        self._real, self._counts, self._any_source = {}, {}, set()
+        self.groups, self._counts, self._any_source = {}, {}, set()
         self._coalescing, self._batched, self._marks = None, [], []
         self._one_machine = board is not None
         # A receiver tells the sender that it is ready.  On a slow link, behind a long
@@ -72,13 +72,13 @@ class RecordedEngine(Engine):
         with self.native_errors(call):
             index, size = group.index, len(group.ranks)
             device = self._device_of(group)
-            self._real[group.key] = device.group(store, index, size)
+            self.groups[group.key] = device.group(store, index, size)
         self.journal.words[BLOCKED] = 0
         self._write(where)
 
     def real(self, group):
         """The torch backend that carries out the calls of the group."""
-        return self._real[group.key]
+        return self.groups[group.key]
 
     # the clock
 
@@ -136,7 +136,7 @@ class RecordedEngine(Engine):
             self.resume()
 
     def _begin(self, call):
-        real = self._real[call.group]
+        real = self.groups[call.group]
         if self.backend == "nccl" and call.group not in self._hosted:
             return self._begin_on_stream(call, real)
         begun = gloo.begin(real, call)

@@ -92,6 +92,7 @@ class _Launcher:
             torch_private.rank_process(None)
             if dist.is_initialized():
                 dist.destroy_process_group()
+            engine.groups.clear()  # here: their own threads cannot join themselves
             engine.board.close()
 
     def _failed(self, message, output):
