@@ -11,7 +11,7 @@ from d2lpar.checks.exercise import Exercise
 from d2lpar.checks.judging import Case, argument, ranks
 from d2lpar.checks.signs import both, breaks
 
-ex = Exercise("00.1", "The mirror", outcome=argument(0))
+ex = Exercise("00.1", outcome=argument(0))
 
 
 @ex.cases

@@ -14,7 +14,6 @@ from d2lpar.shared.footprint import kept
 
 ex = Exercise(
     "02.2",
-    "What does freezing save?",
     agrees=lambda came, wanted, case: same(numbers(came).tolist(), wanted),
 )
 FIXED = (  # widths, which layers are frozen

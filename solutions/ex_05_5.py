@@ -10,7 +10,7 @@ from d2lpar.checks.judging import Case, ranks
 from d2lpar.checks.signs import both, breaks, only
 from d2lpar.sim.cluster import Cluster
 
-ex = Exercise("05.5", "Transpose what no rank can hold")
+ex = Exercise("05.5")
 SPARE = 512  # bytes that nobody counts
 # On links of unequal speed, what is touched too early comes out wrong.
 TWO_NODES = {"cluster": Cluster.of("2x2xT4")}

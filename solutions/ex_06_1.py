@@ -13,7 +13,7 @@ from d2lpar.checks.varying import mirror, next_one
 from d2lpar.messages import exchange
 from d2lpar.report.units import show_bytes
 
-ex = Exercise("06.1", "The ring, mirrored", outcome=argument(0))
+ex = Exercise("06.1", outcome=argument(0))
 CALLS = [  # S, op, dtype
     (0, "sum", "float64"),
     (1, "max", "int64"),

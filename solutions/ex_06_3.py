@@ -67,7 +67,6 @@ LEAVING = Requirement(
 )
 ex = Exercise(
     "06.3",
-    "Place the ring",
     agrees=lambda came, wanted, case: is_order(came, case.n),
     perform=round_the_ring,
 )

@@ -54,7 +54,6 @@ def verdict(came):
 
 ex = Exercise(
     "06.5",
-    "Be the checker",
     agrees=lambda came, wanted, case: verdict(came) is wanted,
     perform=in_this_process,
 )

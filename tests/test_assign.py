@@ -105,7 +105,7 @@ CHOSEN = {
     "05.3b": "all_send_first",
     "05.4b": "sends_no_empty_shard",
     "06.1b": "too_few_chunks rounds",
-    "06.2c": "powers_of_two rounded starts_at_zero",
+    "06.2c": "ties_2 digits_3",
     "07.1b": "by_sequences",
     "08.1b": "one_buffer_that_is_cut closes_before_it_is_full never_divides",
     "08.3b": "returns_the_model_less_its_buffers",

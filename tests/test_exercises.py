@@ -128,7 +128,7 @@ def nbgrader(folder, *arguments):
 # earns: half for the outcome, a quarter for the requirements met.
 ANSWERS = {
     "right": ({}, 1.0),
-    "forbidden": (ex_05_1.torch_scatter, 0.5),
+    "forbidden": (ex_05_1.native, 0.5),
     "too_many_bytes": (ex_05_1.whole, 0.5 + 0.25 * 3 / 5),
     "too_many_messages": (ex_05_1.each, 0.5 + 0.25 * 4 / 5),
     "half_right": ({ex_05_1.ROOT: "if r == 0:"}, 0.0),

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from d2lpar.checks import signs, usual
+from d2lpar.checks import hints, signs
+from d2lpar.checks.hints import WRONG, usual_mistake
 from d2lpar.checks.judging import Attempt, Case, Exercise, same
 from d2lpar.checks.relations import FORMS, RELATIONS, relation
 from d2lpar.checks.requirements import untouched
-from d2lpar.checks.usual import WRONG, usual_mistake
 
 EXERCISE = Exercise("99.2", None, words={"title": "Anything"})
 UNEVEN = torch.tensor([0.5, 2.0, 0.3, 3.0], dtype=torch.float64)
@@ -205,11 +205,12 @@ def test_outcomes_of_another_form_are_related_to_nothing(value):
     assert usual_mistake(EXERCISE, attempts, attempts)[:2] == ("wrong", WRONG)
 
 
-def test_integers_too_large_for_a_float_are_related_to_nothing():
+def test_digits_of_integers_too_large_for_a_float_are_told():
     large = lambda n: [2**60 + r for r in range(n)]
     attempts = tried(lambda x, r: x[r] + 1, right=large)
     attempts = [a for a in attempts if not same(a.came, a.case.expected)]
-    assert relation(attempts, EXERCISE) == ""
+    told = relation(attempts, EXERCISE)
+    assert told == sentence("is right in its first digits only")
 
 
 def test_a_dtype_among_the_arguments_is_no_tensor():
@@ -239,7 +240,7 @@ def test_an_error_of_a_relation_is_raised_in_tests_only(monkeypatch):
     def broken(attempts, exercise):
         raise ZeroDivisionError
 
-    monkeypatch.setattr(usual, "relation", broken)
+    monkeypatch.setattr(hints, "relation", broken)
     attempts = tried(CAME["is zero"])
     with pytest.raises(ZeroDivisionError):
         usual_mistake(EXERCISE, attempts, attempts)

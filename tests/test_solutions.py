@@ -74,7 +74,7 @@ def test_an_edit_is_of_a_text_that_is_there_once():
 
 
 def test_a_mistake_says_something_and_stands_once():
-    ex = Exercise("06.2", "Silent")
+    ex = Exercise("06.2")
     ex.mistake("quiet", bool, {"a": "b"})
     with pytest.raises(ValueError, match=r"nothing is said of \['quiet'\]"):
         _ = ex.judged
@@ -83,7 +83,7 @@ def test_a_mistake_says_something_and_stands_once():
 
 
 def test_words_have_a_sentence_and_a_hint():
-    ex = Exercise("06.2", "Words")
+    ex = Exercise("06.2")
     ex.mistake("short", bool, {"a": "b"}).says("It is\n    short.")
 
     @ex.mistake("long", bool)
@@ -94,4 +94,4 @@ def test_words_have_a_sentence_and_a_hint():
 
     words = {"short": {"sentence": "It is short."}}
     words["long"] = {"sentence": "It is long.", "hint": "Cut it."}
-    assert ex.words == {"title": "Words"} | words
+    assert ex.words == words

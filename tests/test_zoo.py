@@ -1,12 +1,14 @@
 """Every check against the zoo: wrong answers are rejected with a hint that names the
 mistake, and unusual right ones are accepted.
 
-By day those wrong answers are tried that `zoo/by_day.toml` names."""
+By day those wrong answers are tried that `zoo/by_day.toml` names, and all of an
+exercise that it does not name."""
 
 import os
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import d2lpar
@@ -26,7 +28,7 @@ ANSWERS = [
     pytest.param(
         *(name, function, mistake),
         id=f"{name}-{function.__name__}",
-        marks=NIGHT[function.__name__ in BY_DAY[name]],
+        marks=NIGHT[name not in BY_DAY or function.__name__ in BY_DAY[name]],
     )
     for name in sorted(ZOO)
     for function, mistake in ZOO[name]
@@ -38,6 +40,7 @@ MAIN |= {"19.1", "20.1", "20.2", "20.3", "20.4"}
 
 
 EXERCISES = [e for chapter in checker.CHAPTERS for e in checker.exercises_of(chapter)]
+IN_PART = [exercise for exercise in EXERCISES if exercise.name in BY_DAY]
 EACH = pytest.mark.parametrize("exercise", EXERCISES, ids=lambda e: e.name)
 
 
@@ -68,7 +71,7 @@ def test_the_check_judges_rightly(name, function, mistake, monkeypatch, recwarn)
 
 
 @pytest.mark.night
-@EACH
+@pytest.mark.parametrize("exercise", IN_PART, ids=lambda e: e.name)
 def test_by_day_every_requirement_is_failed(exercise, monkeypatch):
     """As many as any known answer fails, in the few cases that most are judged in."""
     monkeypatch.setattr(exercise, "cases", few(exercise.cases))
@@ -103,6 +106,13 @@ def test_there_are_enough_answers_in_the_zoo(exercise):
 def test_every_mistake_has_its_answer_in_the_zoo(exercise):
     found = {mistake for _, mistake in ZOO[exercise.name]}
     assert set(exercise.mistakes) <= found
+
+
+@EACH
+def test_every_boundary_is_the_edge_of_some_case(exercise):
+    cases = list(exercise.cases(np.random.default_rng(0)))
+    missing = [e for e, met in exercise.edges.items() if not any(map(met, cases))]
+    assert not missing
 
 
 @EACH

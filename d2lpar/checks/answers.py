@@ -19,6 +19,7 @@ class Answer(NamedTuple):
 
     exercise: str
     function: str
+    title: str
     given: str
     source: str
 
@@ -41,6 +42,12 @@ class Answer(NamedTuple):
         exec(compile(source or self.source, "<answer>", "exec"), space)
         return space[self.function]
 
+    def reference(self, name=None):
+        """Return the serial truth in the notebook, `NAME_reference` or of this name."""
+        space = {"__name__": "__main__"}
+        exec(self.given, space)
+        return space[name or f"{self.function}_reference"]
+
 
 def of(name):
     """Return the official Answer to the exercise of this name."""
@@ -52,16 +59,18 @@ def of(name):
 @functools.cache
 def read(path):
     """Return {exercise: its Answer} of a notebook with solutions, in its order."""
-    found, given, mine = {}, [], []
+    found, given, mine, title = {}, [], [], ""
     for cell in notebooks.read(path)["cells"]:
         role, source = cell["metadata"].get("nbgrader", {}), cell["source"]
         if role.get("grade"):
             called = re.search(r'd2lpar\.check\("(.+?)", (\w+)\)', source)
-            parts = "\n".join(given), "\n".join(mine)
+            parts = title, "\n".join(given), "\n".join(mine)
             found[called[1]] = Answer(*called.groups(), *parts)
             mine = []
         elif role.get("solution"):
             mine.append(source)
+        elif cell["cell_type"] == "markdown":
+            title = (re.findall(r"(?m)^## \d\d\.\d (.*)", source) or [title])[-1]
         elif cell["cell_type"] == "code":
             given += map(ast.unparse, _definitions(source))
     return found

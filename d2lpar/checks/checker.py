@@ -14,11 +14,11 @@ import numpy as np
 
 from . import signs, solutions
 from .guard import replaced
+from .hints import ONLY_SIMULATED, plain, usual_mistake
 from .judging import Mistake
 from .report import Report, Row
 from .requirements import NATIVE, collectives
 from .showing import compared
-from .usual import ONLY_SIMULATED, plain, usual_mistake
 from .varying import varied
 
 RUBRICS = Path(__file__).parent / "rubrics"

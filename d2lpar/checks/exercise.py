@@ -1,22 +1,42 @@
 """What a file of an exercise, `solutions/ex_NN_K.py`, is written with."""
 
 import functools
+import inspect
+import re
 
-from . import answers, judging, signs
+from . import answers, judging, requirements, signs
 from .varying import Variation
+
+FIGURES = {
+    "bytes": requirements.bytes_sent,
+    "messages": requirements.messages,
+    "rounds": requirements.rounds,
+    "memory": requirements.extra_memory,
+    "seconds": requirements.seconds,
+}
+# What a case can be at the edge of: `boundaries` names those that matter.
+BOUNDARIES = {
+    "one rank": lambda case: case.n == 1,
+    "two ranks": lambda case: case.n == 2,
+    "no power of two": lambda case: case.n & (case.n - 1),
+    "does not divide": lambda case: case.facts["S"] % case.n,
+    "empty share": lambda case: 0 < case.facts["S"] < case.n,
+    "empty": lambda case: case.facts["S"] == 0,
+    "another root": lambda case: case.facts["root"] != 0,
+}
 
 
 class Exercise:
     '''An exercise in one file: what its check asks for, what it says, and its tests.
 
-        ex = Exercise("06.2", "Where is the maximum?")
+        ex = Exercise("06.2")          # the notebook beside it has the title
 
         @ex.cases
-        def cases(rng):                # Case(n, text, inputs, expected, facts), ...
-        ROUNDS = rows.rounds(levels, exactly=False)
-        ex.require(rows.from_messages(), ROUNDS)       # rows of the report
+        def cases(rng, reference):     # Case.of(n, inputs, expected, root=...), ...
+        ex.require(rows.from_messages())               # rows of the report
+        ex.at_most(rounds=levels)                      # (case) -> a figure
 
-        ex.mistake("ring", breaks(ROUNDS), {"old": "new"}).says("""
+        ex.mistake("ring", ex.costs("rounds"), {"old": "new"}).says("""
             The sentence of the report.
             Hint: What `hint=True` adds.
         """)
@@ -34,23 +54,59 @@ class Exercise:
     wrong      an answer that must be told this mistake, the exercise's or a usual one
 
     A report tells the first mistake, in the order of the file, that fits.  Each has at
-    least one wrong answer, and the tests try all answers.  Keywords of an Exercise are
-    fields of `judging.Exercise`, such as `outcome=argument(0)`.
+    least one wrong answer, and the tests try all answers.  What many exercises share is
+    recognised without a word here; `hints` has it.  Keywords of an Exercise are fields
+    of `judging.Exercise`, such as `outcome=argument(0)`.  `reference` names the
+    function of the notebook that `cases` gets, where it is not `NAME_reference`.
     '''
 
-    def __init__(self, name, title, **fields):
-        self.name, self.words, self.known = name, {"title": title}, []
+    def __init__(self, name, reference=None, **fields):
+        self.name, self.words, self.known = name, {}, []
         self._fields, self._rows, self._questions = fields, [], {}
-        self._variations = {}
+        self._variations, self._figures, self._reference = {}, {}, reference
+        self.edges = {}
 
     def cases(self, make):
-        """(rng) -> cases, from small to large."""
-        self._cases = make
+        """(rng) or (rng, reference) -> cases, from small to large."""
+
+        def drawn(rng):
+            official = answers.of(self.name)
+            return make(rng, official.reference(self._reference))
+
+        self._cases = drawn if len(inspect.signature(make).parameters) > 1 else make
         return make
 
     def require(self, *rows):
         """Add rows to the report, in this order."""
         self._rows += rows
+
+    def boundaries(self, *names, **conditions):
+        """Name what some case must be: keys of BOUNDARIES, or conditions of a case."""
+        self.edges |= {name: BOUNDARIES[name] for name in names} | conditions
+
+    def at_most(self, **allowed):
+        """Add rows of figures, keys of FIGURES: (case) -> the largest allowed."""
+        self._figures |= {
+            name: FIGURES[name](limit, exactly=False) for name, limit in allowed.items()
+        }
+        self.require(*map(self._figures.get, allowed))
+
+    def exactly(self, **wanted):
+        """Add rows of figures that are no less, either."""
+        self._figures |= {name: FIGURES[name](it) for name, it in wanted.items()}
+        self.require(*map(self._figures.get, wanted))
+
+    def costs(self, *names):
+        """Return a question: all outcomes are right, and of the rows just these not."""
+        figures = [self._figures[name] for name in names]
+
+        def alone(attempt):
+            if not all(each.right for each in attempt.attempts):
+                return False
+            bad = [row for row in self._rows if not row.holds(attempt)]
+            return len(bad) == len(figures) and all(row in bad for row in figures)
+
+        return alone
 
     def slip(self, name, edits=None, **how):
         """Add a mistake that a wrong answer shows: by its outcome, others are told it.
@@ -82,18 +138,26 @@ class Exercise:
             return self.wrong(None)(edits)
         return self.wrong(None, edits)
 
-    def variation(self, letter, *, varied, differs, says=None, rows=None, **how):
-        """Add a variation; the keywords are fields of `Variation`.
+    def variation(
+        self, letter, *, varied, differs, says=(), reads=(), rows=(), turned=None, **how
+    ):
+        """Add a variation; other keywords are fields of `Variation`.
 
         varied     what it varies, for the instructor
         differs    what the report says of an answer to the public exercise
         says       {mistake: its sentence, with its hint} where they are others
+        reads      {word: word} that the other sentences and hints have instead
         rows       {label: label} of rows that have others
+        turned     `back` and `shows` in one, where it is its own inverse
         """
-        words = {name: _words(text) for name, text in (says or {}).items()}
-        for name in words.keys() & self.words.keys():  # a hint that is no other
-            words[name] = self.words[name] | words[name]
-        words |= {"varied": varied, "differs": differs, "rows": rows or {}}
+        if turned:
+            how |= {"back": turned, "shows": turned}
+        reads, words = dict(reads), {}
+        for name in self._questions:
+            told = _words(dict(says).get(name, ""))
+            others = {k: _replaced(t, reads) for k, t in self.words[name].items()}
+            words[name] = others | {k: text for k, text in told.items() if text}
+        words |= {"varied": varied, "differs": differs, "rows": dict(rows)}
         self._variations[self.name + letter] = Variation(**how, words=words)
 
     @functools.cached_property
@@ -101,6 +165,7 @@ class Exercise:
         """The `judging.Exercise` that all this describes."""
         if silent := self._questions.keys() - self.words.keys():
             raise ValueError(f"{self.name}: nothing is said of {sorted(silent)}")
+        self.words.setdefault("title", answers.of(self.name).title)
         return judging.Exercise(
             self.name,
             self._cases,
@@ -109,6 +174,7 @@ class Exercise:
             self.words,
             variations=self._variations,
             answers=self._answers,
+            edges=self.edges,
             **self._fields,
         )
 
@@ -120,6 +186,13 @@ class Exercise:
         """The words of a mistake, and none of what is no mistake of this exercise."""
         if mistake in self._questions and mistake not in self.words:
             self.words[mistake] = _words(text)
+
+
+def _replaced(text, reads):
+    """The text with these whole words in place of others."""
+    for old, new in reads.items():
+        text = re.sub(rf"\b{old}\b", new, text)
+    return text
 
 
 def _words(text):

@@ -61,9 +61,32 @@ class Case:
     fakes: dict = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self):
+        self.made = not self.text
         self.call = self.call or self.text
         if self.truth and self.expected is None:
             self.expected = self.truth()
+
+    @classmethod
+    def of(cls, n, inputs, expected, options=None, traced=False, **facts):
+        """Return a Case whose text is made of its facts, or of inputs that are numbers.
+
+        A variation makes it of the inputs that its ranks get.
+        """
+        more = {"options": options or {}, "traced": traced}
+        case = cls(n, "", inputs, expected, facts, **more)
+        case.text = case.call = case.described(inputs)
+        return case
+
+    def described(self, inputs):
+        """The call in words, with these inputs."""
+        told = [f"{k} = {v}" for k, v in self.facts.items() if isinstance(v, int | str)]
+        first = [values[0] for values in inputs if len(values) == 1][:4]
+        if not told and all(isinstance(x, int | float) for x in first):
+            some = ", ".join(f"{x:,}" for x in first)
+            told = [f"with {some}" + ", ..." * (self.n > len(first))]
+        return " ".join(
+            [ranks(self.n) + "," * bool(self.facts), ", ".join(told)]
+        ).strip()
 
     def rank(self, part):
         """The rank that plays this part."""
@@ -174,7 +197,12 @@ def returned(attempt, rank):
 
 def argument(k):
     """What is compared is argument k after the call: the function works in place."""
-    return lambda attempt, rank: attempt.args[rank][k]
+
+    def after(attempt, rank):
+        return attempt.args[rank][k]
+
+    after.argument = k  # for hints
+    return after
 
 
 def on_ranks(fn, case, **options):
@@ -245,6 +273,7 @@ class Exercise:
     public         the Exercise that this one is a variation of
     variations     {name: its Variation}
     answers        () -> [(function, the mistake that it must be told, or None)]
+    edges          {name: condition}: what some case must be, such as "one rank"
     """
 
     name: str
@@ -260,6 +289,7 @@ class Exercise:
     public: "Exercise | None" = None
     variations: dict = field(default_factory=dict)
     answers: Callable = list
+    edges: dict = field(default_factory=dict)
 
     def __post_init__(self):
         self.words = self.words or words(self.name)

@@ -29,13 +29,13 @@ def rounds(allowed, exactly=True):
     return Requirement("rounds", lambda a: a.run.rounds, allowed, exactly)
 
 
-def extra_memory(allowed):
+def extra_memory(allowed, exactly=False):
     """`allowed(case)`: most bytes that a rank allocates at once, besides inputs.
 
     In a traced case these are not tensors only, and `allowed` adds `case.noise`.
     """
     peak = lambda attempt: attempt.run.peak_memory
-    return Requirement("extra memory of a rank", peak, allowed, False, show_bytes)
+    return Requirement("extra memory of a rank", peak, allowed, exactly, show_bytes)
 
 
 def seconds(allowed, exactly=True):

@@ -173,7 +173,7 @@ def touches_what_leaves(attempt):
 
     Seen on clusters where computing takes time.
     """
-    if not wrong(attempt):
+    if not wrong(attempt) or not attempt.run:
         return False
     for streams in attempt.run.timeline.rows.values():
         works = [event for event in streams["compute"] if event.kind == "compute"]

@@ -70,6 +70,11 @@ def _cases(cases, it, rng):
             case.players = [parts.index(part) for part in range(case.n)]
         if it.call is not None:
             case.call = it.call(case)
+        elif case.made:
+            order = case.players or range(case.n)
+            parts = [case.inputs[list(order).index(r)] for r in range(case.n)]
+            given = it.given or (lambda n, *arguments: arguments)
+            case.call = case.described([given(case.n, *part) for part in parts])
         yield case
 
 

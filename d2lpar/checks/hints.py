@@ -1,0 +1,244 @@
+"""Mistakes that occur in every exercise, where it knows no better one of its own.
+
+`RECOGNISERS` is the table: the first that has a Mistake for the failing attempts tells
+it.  What is told before any other stands in `checker`: a function replaced, work in
+threads, native collectives, None on every rank.  `relations` has what wrong numbers
+have to do with the right ones.
+"""
+
+from . import signs
+from .judging import Mistake
+from .relations import relation
+
+ONLY_SIMULATED = (
+    "It is right in the simulator and wrong on real processes. "
+    "Those share no memory and no module, and take turns in no fixed order."
+)
+WRONG = "The outcome is wrong: compare what came with what was expected."
+# What these say has nothing to do with the exercise: the system refuses something, or
+# a name is misspelt.
+PLAIN = OSError, ImportError, NameError
+
+
+def plain(attempt):
+    """Does the exception say by itself what is wrong, whatever the exercise?"""
+    return isinstance(attempt.cause, PLAIN)
+
+
+def usual_mistake(exercise, attempts, failing):
+    """The Mistake that the failing attempts show; those come first that tell most."""
+    for name, recognise in RECOGNISERS.items():
+        if found := signs.ask(recognise, exercise, attempts, failing):
+            sentence, _, hint = found.partition(" Hint: ")
+            return Mistake(name, sentence, hint)
+    return Mistake("wrong", WRONG)
+
+
+# Recognisers: (exercise, attempts, failing) -> a sentence, with its hint, or None
+
+
+def _raises(exercise, attempts, failing):
+    attempt = failing[0]
+    if attempt.cause is None:
+        return None
+    rank = "It" if attempt.case.n == 1 else f"Rank {attempt.error.rank}"
+    line, cause = attempt.error.line or "", attempt.cause
+    ours = any(room in line for room in ("judging.py", "rubrics", "solutions"))
+    line = f" in {line}" if line and not ours else ""
+    reason = str(cause).strip().split("\n")[0]
+    told = [f" Hint: {hint}" for text, hint in ADVICE.items() if text in str(cause)]
+    text = f"{rank} raises {type(cause).__name__}{line}: {reason}"
+    return text + "".join(told[:1])
+
+
+ADVICE = {
+    "cannot send to itself": (
+        "Where sender and receiver are one rank, copy; or leave this case out."
+    ),
+    "does not require grad": (
+        "The way back is lost where a value leaves autograd: `detach`, `.data`, "
+        "`no_grad`, a new tensor, or a message that autograd does not know."
+    ),
+    "in-place operation": (
+        "Autograd needs the old value in the backward pass: write into a new tensor."
+    ),
+}
+
+
+def _hangs(exercise, attempts, failing):
+    if signs.hangs(failing[0]):
+        return "Ranks wait for each other; see who, above."
+    return None
+
+
+def _ends_differ(exercise, attempts, failing):
+    """Two ranks describe one communication differently, or another error."""
+    error = failing[0].error
+    return None if error is None else str(error).split("\n")[0]
+
+
+def _no_wait(exercise, attempts, failing):
+    first = failing[0]
+    open_ends = [
+        bool(a.run and not a.error and a.run.ledger.unwaited()) for a in failing
+    ]
+    if all(open_ends) or (first.right and open_ends[0]):
+        return "It starts a message and never waits for it."
+    return None
+
+
+def _touches(exercise, attempts, failing):
+    if not any(map(signs.touches_what_leaves, failing)):
+        return None
+    return (
+        "Perhaps a rank changes a tensor while the message that carries it is still "
+        "leaving. Hint: Do not write to what is being sent until `wait` has returned."
+    )
+
+
+def _not_in_place(exercise, attempts, failing):
+    k = getattr(exercise.outcome, "argument", None)
+    if k is None or not all(map(signs.not_in_place(k), failing)):
+        return None
+    return (
+        "It returns a tensor, and the argument itself is what it was before. Hint: The "
+        "call is in place: write the result into that tensor, as `copy_` does."
+    )
+
+
+def _pattern(exercise, attempts, failing):
+    where = _where(attempts, failing)
+    if where is None or all(attempt.right for attempt in failing):
+        return None
+    return f"It fails exactly where {where}. {_related(exercise, failing)}".strip()
+
+
+def _costly(exercise, attempts, failing):
+    """The rows that fail in each of these calls, by how much, and where that is."""
+    if not all(attempt.right for attempt in failing):
+        return None
+    rows = [row for row in exercise.requirements if not any(map(row.holds, failing))]
+    counted = [text for row in rows for text in [_count(row, attempts)] if text]
+    names = ", ".join(f'"{row.label}"' for row in rows) or "the rows that fail"
+    text = f"The outcome is right, but not the way to it: see {names}."
+    if counted:
+        text = f"The outcome is right, but {counted[0]}."
+    where = _where(attempts, failing)
+    if where and where != SEVERAL:  # one rank sends nothing, whatever it does
+        text += f" They fail exactly where {where}."
+    return text
+
+
+def _wrong(exercise, attempts, failing):
+    return _related(exercise, failing)
+
+
+RECOGNISERS = {
+    "raises": _raises,
+    "hangs": _hangs,
+    "error": _ends_differ,
+    "no wait": _no_wait,
+    "touches": _touches,
+    "not in place": _not_in_place,
+    "pattern": _pattern,
+    "costly": _costly,
+    "wrong": _wrong,
+}
+
+
+def _related(exercise, failing):
+    """What is true of every wrong outcome; "" if nothing is known, or some had none."""
+    wrong = [attempt for attempt in failing if not attempt.right]
+    if any(attempt.error for attempt in wrong):
+        return ""
+    return signs.ask(relation, wrong, exercise) or ""
+
+
+# Costs, as counts
+
+log2 = lambda n: (n - 1).bit_length()
+COUNTS = {
+    "1": lambda n: 1,
+    "2": lambda n: 2,
+    "n-1": lambda n: n - 1,
+    "n": lambda n: n,
+    "n+1": lambda n: n + 1,
+    "2(n-1)": lambda n: 2 * (n - 1),
+    "2n": lambda n: 2 * n,
+    "ceil(log2 n)": log2,
+    "ceil(log2 n) + 1": lambda n: log2(n) + 1,
+    "2 ceil(log2 n)": lambda n: 2 * log2(n),
+    "n ceil(log2 n)": lambda n: n * log2(n),
+    "n(n-1)": lambda n: n * (n - 1),
+    "2n(n-1)": lambda n: 2 * n * (n - 1),
+    "n^2": lambda n: n * n,
+}
+COUNTED = {"rounds": "takes {} rounds", "messages of all ranks": "sends {} messages"}
+TIMES = {"the": 1, "twice the": 2, "three times the": 3, "four times the": 4}
+TIMES |= {f"{name} times the": COUNTS[name] for name in ("n-1", "n", "2(n-1)")}
+
+
+def _count(row, attempts):
+    """How much it is, in all calls that are right, as a count; None if none fits."""
+    found = [
+        (
+            attempt.case.n,
+            total(row.measured(attempt)),
+            total(row.allowed(attempt.case)),
+        )
+        for attempt in attempts
+        if attempt.right and attempt.case.n > 1
+    ]
+    ns = {n for n, _, _ in found}
+    if row.label in COUNTED and len(ns) > 2:
+        came = _name(lambda n, came, limit: came, found)
+        enough = _name(lambda n, came, limit: limit, found)
+        if came and enough:
+            return f"it {COUNTED[row.label].format(came)}, and {enough} are enough"
+    more = [triple for triple in found if triple[1] != triple[2]]
+    for name, times in TIMES.items() if len(more) > 2 else ():
+        factor = times if callable(times) else lambda n, times=times: times
+        if all(came == factor(n) * limit for n, came, limit in more):
+            return f'"{row.label}" is {name} figure that is allowed'
+    return None
+
+
+def total(figures):
+    """One figure for all ranks."""
+    return sum(figures) if isinstance(figures, list) else figures
+
+
+def _name(figure, found):
+    fits = lambda count: all(figure(*triple) == count(triple[0]) for triple in found)
+    return next((name for name, count in COUNTS.items() if fits(count)), None)
+
+
+# Where it fails
+
+SEVERAL = "there is more than one rank"
+PATTERNS = {
+    "there is one rank only": lambda case: case.n == 1,
+    SEVERAL: lambda case: case.n > 1,
+    "there are more than two ranks": lambda case: case.n > 2,
+    "the number of ranks is odd": lambda case: case.n > 1 and case.n % 2 == 1,
+    "the number of ranks is no power of two": lambda case: case.n & (case.n - 1),
+    "the root is not rank 0": lambda case: case.facts.get("root", 0) != 0,
+    "the size does not divide by the number of ranks": (
+        lambda case: case.facts.get("S", 0) % case.n
+    ),
+    "there are fewer elements than ranks": (
+        lambda case: case.facts.get("S", case.n) < case.n
+    ),
+    "the tensor is empty": lambda case: case.facts.get("S", 1) == 0,
+}
+
+
+def _where(attempts, failing):
+    """What all failing cases have in common, and no other case; None if nothing."""
+    bad = {id(attempt) for attempt in failing}
+    if len(bad) == len(attempts):
+        return None
+    for words, holds in PATTERNS.items():
+        if all(bool(holds(a.case)) == (id(a) in bad) for a in attempts):
+            return words
+    return None
