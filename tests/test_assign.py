@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import torch.distributed as dist
+from typer.testing import CliRunner
 
 from conftest import ROOT
 from d2lpar import check
@@ -207,6 +208,18 @@ def test_seed_0_is_public_to_the_byte(tmp_path):
     assert {what for _, what in summary} == {"as in public"}
 
 
+@pytest.mark.night
+@pytest.mark.parametrize(
+    "path", sorted(SOLUTIONS.glob("*.ipynb")), ids=lambda p: p.stem
+)
+def test_an_exercise_alone_has_all_that_it_needs(path, tmp_path):
+    for name in assign.exercises_in(notebooks.read(path)):
+        assign.assign(path, 0, tmp_path / name, [name])
+        made = tmp_path / name / "solutions" / path.name
+        assert assign.exercises_in(notebooks.read(made)) == [name]
+        assert check(name, answers.read(made)[name].make()).passed
+
+
 def test_the_same_seed_makes_the_same_assignment(tmp_path):
     made = {}
     for where, seed in (("a", 7), ("b", 7), ("c", 8)):
@@ -257,14 +270,22 @@ def test_an_unknown_variation_gets_a_sentence():
         checker.find("05.2b")
 
 
-def test_the_command_tells_the_instructor_what_is_varied(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(
-        "sys.argv", ["d2lpar", "assign", "05", "--seed", "7", "--to", str(tmp_path)]
-    )
-    with pytest.raises(SystemExit):
-        cli.main()
-    shown = capsys.readouterr().out
-    assert "05.3b" in shown and "as in public" in shown
+def assigned(*words):
+    return CliRunner().invoke(cli.app, ["assign", *map(str, words)])
+
+
+def test_the_command_tells_the_instructor_what_is_varied(tmp_path):
+    told = assigned("05", "05.1", "--seed", 7, "--to", tmp_path).output
+    assert "05.3b" in told and "as in public" in told
+
+
+def test_single_exercises_are_assigned(tmp_path):
+    told = assigned("05.3", "05.1", "06.2", "--seed", 7, "--to", tmp_path).output
+    assert re.findall(r"\d\d\.\d\w?", told) == ["05.1b", "05.3b", "06.2b"]
+    released = notebooks.read(tmp_path / "release" / "05_scatter.ipynb")
+    assert assign.exercises_in(released) == ["05.1", "05.3"]
+    with pytest.raises(Refused, match="no exercise 05.9: there are 05.1, 05.2"):
+        raise assigned("05.9", "--to", tmp_path).exception
 
 
 def test_without_nbgrader_it_says_so_and_leaves_nothing(tmp_path, monkeypatch):

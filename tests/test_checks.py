@@ -139,6 +139,8 @@ def test_a_right_outcome_at_twice_the_cost_earns_a_part(ring):
     assert report.score == 0.5 + 0.25 * 3 / 6
     assert report.mistake == "costly"
     assert report.sentence.endswith("it sends 2n messages, and n are enough.")
+    assert str(report).endswith("hint=True") and len(str(report).splitlines()) <= 20
+    report.hint = True
     assert "The timeline of that call:\n" in str(report)
 
 
@@ -273,7 +275,8 @@ def test_whatever_it_does_a_report_comes(ring, monkeypatch, answer, words):
     start = time.monotonic()
     with monkeypatch.context() as hurried:
         hurried.setattr(judging, "PATIENCE", 1.0)
-        hurried.setattr(judging, "LONGEST", 2.0)
+        if answer is meets:  # for ever; the others end by themselves, however busy
+            hurried.setattr(judging, "LONGEST", 2.0)
         report = ring(answer)
     assert time.monotonic() - start < WATCHDOG
     assert not report.passed and report.score == 0.0
@@ -586,7 +589,7 @@ def test_what_is_right_on_one_rank_only_meets_nothing(from_one, answer):
 def test_a_deadlock_shows_what_happened_before_it(from_one):
     report = from_one(alone(stuck_late))
     assert report.timeline.world_size == 2 and report.timeline.messages()
-    assert "The timeline of that call:\n2 ranks" in str(report)
+    assert "The timeline of that call: print" in str(report)
 
 
 def test_no_empty_timeline_is_shown(from_one):

@@ -271,7 +271,8 @@ def test_canvas_wants_its_own_columns(tmp_path):
 
 
 def test_the_command_reads_a_download_and_writes_an_import(tmp_path, monkeypatch):
-    told = [{"exercise": "00.1", "score": 0.75, "report": "the report"}, {"end": True}]
+    judged = {"exercise": "00.1", "score": 0.75, "report": "the report"}
+    told = [judged | {"likely": "It waits."}, {"end": True}]
     monkeypatch.setattr(process, "run", lambda *a: (told, None))
     inside = tmp_path / "submitted"
     inside.mkdir()
@@ -281,6 +282,7 @@ def test_the_command_reads_a_download_and_writes_an_import(tmp_path, monkeypatch
     words += ["--csv", tmp_path / "grades.csv", "--feedback", tmp_path / "feedback"]
     done = CliRunner().invoke(cli.app, ["grade", *map(str, [inside, *words])])
     assert done.exit_code == 0, done.output
+    assert "00.1: all points for 0 of 2. 2 x It waits." in done.output
     assert (tmp_path / "canvas.csv").read_bytes().decode() == (
         "Student,ID,SIS User ID,SIS Login ID,Section,00_start\r\n"
         "    Points Possible,,,,,2\r\n"

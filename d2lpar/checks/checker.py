@@ -273,6 +273,7 @@ def _explain(report, exercise, mistake, shown):
     if shown is not None:
         report.failing, report.run = shown.case.call, shown.recorded or shown.run
         report.details = _details(shown, exercise)
+        report.stuck = shown.error is not None and shown.cause is None
 
 
 def _right(attempt, exercise):

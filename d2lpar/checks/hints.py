@@ -52,7 +52,7 @@ def _raises(exercise, attempts, failing):
 
 
 ADVICE = {
-    "cannot send to itself": (
+    "a rank cannot ": (
         "Where sender and receiver are one rank, copy; or leave this case out."
     ),
     "does not require grad": (

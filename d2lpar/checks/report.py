@@ -54,6 +54,7 @@ class Report:
     details    lines about that call: what came on a rank, what was expected
     mistake    name of the likely mistake, or None; `sentence` and `more` tell it
     run        the Run of the failing call, or of the last one; None if there is none
+    stuck      that call came to no end, so its timeline tells more than its outcome
     done       False while the function is still the stub
     """
 
@@ -66,6 +67,7 @@ class Report:
     sentence: str = ""
     more: str = ""
     run: Run | None = None
+    stuck: bool = False
     done: bool = True
     hint: bool = False
 
@@ -116,10 +118,9 @@ class Report:
     def __str__(self):
         if not self.done:
             return self._head()
-        parts = [self._head(), self._table(), *self._texts()]
-        if self._pictured():
-            parts.append(f"The timeline of that call:\n{self.timeline}")
-        return "\n\n".join(parts)
+        return "\n\n".join(
+            [self._head(), self._table(), *self._texts(), *self._lines()]
+        )
 
     __repr__ = __str__
 
@@ -132,8 +133,8 @@ class Report:
             yield from ("", self._grid())
         for text in self._texts() if self.done else ():
             yield from ("", Text(text))
-        if self._pictured():
-            yield from ("", Text(f"The timeline of that call:\n{self.timeline}"))
+        for text in self._lines():
+            yield from ("", Text(text))
 
     def _repr_html_(self):
         head = f"<p><b>{escape(self._head())}</b></p>"
@@ -154,10 +155,19 @@ class Report:
             display(self.timeline.plot(title="The timeline of that call"))
 
     def _pictured(self):
-        """A timeline is shown of a call that failed, if something happened in it."""
+        """A timeline is shown of a call that hangs or costs too much, if it has one."""
         if not self.done or self.passed or not self.timeline:
             return False
-        return self.timeline.world_size > 1 or self.timeline.elapsed > 0
+        happened = self.timeline.world_size > 1 or self.timeline.elapsed > 0
+        return happened and (self.stuck or not self._broken())
+
+    def _lines(self):
+        """The timeline as text, or where it is: it is longer than all else."""
+        if not self._pictured():
+            return []
+        if not self.hint:
+            return ["The timeline of that call: print(report.timeline), or hint=True"]
+        return [f"The timeline of that call:\n{self.timeline}"]
 
     def _head(self):
         head = f"{self.name} {self.title}: "
@@ -174,7 +184,7 @@ class Report:
     def _texts(self):
         """The paragraphs below the table."""
         largest = [row.where for row in self.rows if row.passed and row.where][-1:]
-        notes = [f"The rows that pass show the call: {call}" for call in largest]
+        notes = [f"Figures of rows that pass are of the call: {x}" for x in largest]
         return [*filter(None, [self.reckoning, *notes, self._call(), self._advice()])]
 
     def _grid(self):

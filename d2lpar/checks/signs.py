@@ -153,8 +153,9 @@ def not_in_place(k=0):
 
 
 def to_itself(attempt):
-    """A rank sent a message to itself, which is refused."""
-    return "cannot send to itself" in str(attempt.cause)
+    """A rank sent to itself, or wanted to receive from itself, which is refused."""
+    text = str(attempt.cause)
+    return "a rank cannot" in text and text.endswith(" itself")
 
 
 def left_alone(k=0):

@@ -1,5 +1,6 @@
 """The commands of those who teach with the course."""
 
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -53,7 +54,7 @@ def _list_exercises(paths):
 
 @commands.command()
 def assign(
-    chapters: Annotated[list[str], typer.Argument(help="Such as 05 06.")],
+    chapters: Annotated[list[str], typer.Argument(help="Such as 05 06, or 05.1.")],
     to: Annotated[Path, typer.Option(help="Folder for release/ and solutions/.")],
     seed: Annotated[
         int, typer.Option(min=0, help="Varies the exercises; 0: as in public.")
@@ -63,9 +64,14 @@ def assign(
     from ..grade import assign as made
 
     table = Table("exercise", "what is varied", title=f"Only for you: seed {seed}")
-    for path in notebooks.find(chapters, ("solutions",), notebooks.originals):
-        with needing(INSTRUCTOR):
-            for name, varied in made.assign(path, seed, to):
+    single = [name for name in chapters if re.fullmatch(r"\d\d\.\d+", name)]
+    whole = [name for name in chapters if name not in single]
+    asked = list(dict.fromkeys([*whole, *(name[:2] for name in single)]))
+    for path in notebooks.find(asked, ("solutions",), notebooks.originals):
+        only = [name for name in single if path.name.startswith(name[:2])]
+        only = [] if any(path.name.startswith(name) for name in whole) else only
+        with needing(INSTRUCTOR), refusing(ValueError):
+            for name, varied in made.assign(path, seed, to, only):
                 table.add_row(name, varied)
     console = Console(highlight=False, soft_wrap=True)
     console.print(table)
@@ -139,7 +145,7 @@ def _grade_all(todo, one, jobs, files):
             table.add_row(*map(Text, [*texts, remarks[:120]]))
             bar.advance(task)
     console.print(table)
-    for line in files.ending():
+    for line in [*class_files.commonest(files.grades), *files.ending()]:
         console.print(Text(line), soft_wrap=True)
 
 

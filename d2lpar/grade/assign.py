@@ -19,14 +19,17 @@ NOTE = """
 name. Read each specification anew."""
 
 
-def assign(solution, seed, folder):
+def assign(solution, seed, folder, only=()):
     """Write folder/release/NN_name.ipynb and folder/solutions/NN_name.ipynb.
 
+    `only` names exercises, such as "05.1"; without it all of the notebook are in both.
     Returns [(exercise, what is varied, or "as in public")].  With seed 0 nothing is.
     Raises ValueError where the table does not fit the notebook.
     """
     solution, folder = Path(solution), Path(folder)
     made = notebooks.read(solution)
+    if only:
+        made = chosen_of(made, only)
     if seed:
         made, summary = varied(made, seed, table(solution.parent))
     else:
@@ -54,6 +57,18 @@ def exercises_in(notebook):
         re.findall(r"^## (\d\d\.\d)\b", c["source"], re.M) for c in notebook["cells"]
     )
     return [name for found in headings for name in found]
+
+
+def chosen_of(notebook, names):
+    """Return the notebook without the exercises that are not among the names."""
+    known = exercises_in(notebook)
+    if strange := sorted(set(names) - set(known)):
+        raise ValueError(
+            f"There is no exercise {strange[0]}: there are {', '.join(known)}."
+        )
+    drop = [c for name in known if name not in names for c in cells_of(notebook, name)]
+    kept = [c for c in notebook["cells"] if not any(c is other for other in drop)]
+    return notebook | {"cells": kept}
 
 
 def varied(notebook, seed, words):

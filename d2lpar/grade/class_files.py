@@ -1,5 +1,6 @@
 """Grade a class: one row after the other, into files that are whole at any time."""
 
+from collections import Counter
 from pathlib import Path
 
 from . import gradebook
@@ -21,6 +22,19 @@ def cells_of(grade):
         f"{grade.seconds:.0f}",
         "; ".join(grade.remarks),
     ]
+
+
+def commonest(grades, most=3):
+    """Return a sentence per exercise: who earned all points, and the usual mistakes."""
+    found = []
+    for name in sorted({name for grade in grades for name in grade.points}):
+        mine = [grade for grade in grades if name in grade.points]
+        full = sum(grade.points[name][0] >= grade.points[name][1] for grade in mine)
+        told = Counter(filter(None, (grade.likely.get(name) for grade in mine)))
+        texts = [f"{times} x {shown(text)}" for text, times in told.most_common(most)]
+        head = f"{name}: all points for {full} of {len(mine)}."
+        found.append(" ".join([head, *texts]))
+    return found
 
 
 class Files:

@@ -54,6 +54,7 @@ class Grade:
     points     {exercise, such as "05.1": (points, points at most)}
     remarks    why points are missing, in sentences
     reports    {exercise: its report as text}
+    likely     {exercise: the sentence that names its mistake, or ""}
     """
 
     submission: Submission
@@ -61,6 +62,7 @@ class Grade:
     points: dict = field(default_factory=dict)
     remarks: list = field(default_factory=list)
     reports: dict = field(default_factory=dict)
+    likely: dict = field(default_factory=dict)
     seconds: float = 0.0
 
     @property
@@ -158,6 +160,7 @@ def _note(line, result):
         most = result.points[line["exercise"]][1]
         result.points[line["exercise"]] = line["score"] * most, most
         result.reports[line["exercise"]] = line["report"]
+        result.likely[line["exercise"]] = line.get("likely", "")
 
 
 def _add(result, remark):

@@ -165,31 +165,31 @@ def _run(job, runner, tell):
             if problem:
                 tell(remark=f"code cell {step['cell']}: {problem}")
             continue
-        score, report, problem = _fairly_judged(step, job, runner)
+        score, report, problem, likely = _fairly_judged(step, job, runner)
         if problem:
             tell(remark=problem)
-        tell(exercise=step["exercise"], score=score, report=report)
+        tell(exercise=step["exercise"], score=score, report=report, likely=likely)
 
 
 def _fairly_judged(step, job, runner):
-    """(score, report, remark or ""): nothing where the course was changed.
+    """(score, report, remark or "", mistake): nothing where the course was changed.
 
     Nothing either where the answer looked for a way around the check.
     """
-    score, report, problem = 0.0, "", ""
+    score, report, problem, likely = 0.0, "", "", ""
     if not runner.ask("changed", seconds=GRACE * 4):
-        score, report, said = _judge(step, job, runner)
+        score, report, said, likely = _judge(step, job, runner)
         problem = f"{step['exercise']}: {said}" if said else ""
     if changed := runner.ask("changed", seconds=GRACE * 4):
         report = f"{changed} is not the course's own any more."
-        return 0.0, report, report
+        return 0.0, report, report, ""
     if refused := runner.ask("refused", seconds=GRACE):
-        return 0.0, f"{refused}\n\n{report}", f"{step['exercise']}: {refused}"
-    return score, report, problem
+        return 0.0, f"{refused}\n\n{report}", f"{step['exercise']}: {refused}", ""
+    return score, report, problem, likely
 
 
 def _judge(step, job, runner):
-    """(score, report, a remark or ""): also where the check did not come to its end."""
+    """(score, report, remark or "", mistake), also where the check did not end."""
     reports, deadline = [], time.monotonic() + job["cell"]
 
     def check(name, function, hint=False, seed=0):
@@ -205,11 +205,12 @@ def _judge(step, job, runner):
     except (Ended, Broken):
         raise
     except (Exception, TooLong, SystemExit) as error:
-        return 0.0, sentence(error), sentence(error)
+        return 0.0, sentence(error), sentence(error), ""
     if not reports:
-        return 0.0, "no check", "no check"
+        return 0.0, "no check", "no check", ""
     last = reports[-1]
-    return last.score, str(last), last.sentence * (last.mistake in EVASIONS)
+    evades = last.sentence * (last.mistake in EVASIONS)
+    return last.score, str(last), evades, last.sentence
 
 
 class Names(dict):
