@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # what an editor and a type checker see
     from .pipeline import schedule as schedule
     from .report.errors import DeadlockError as DeadlockError
     from .report.errors import MismatchError as MismatchError
+    from .report.errors import RaceError as RaceError
     from .report.errors import RankError as RankError
     from .report.runs import Run as Run
     from .report.runs import compare as compare
@@ -29,7 +30,7 @@ if TYPE_CHECKING:  # what an editor and a type checker see
 
 _HOMES = {
     "checks.checker": ["check"],
-    "report.errors": ["DeadlockError", "MismatchError", "RankError"],
+    "report.errors": ["DeadlockError", "MismatchError", "RaceError", "RankError"],
     "sim.cluster": ["Cluster"],
     "sim.labels": ["label", "label_layers"],
     "launch.run": ["defaults", "device", "now", "run", "sleep"],

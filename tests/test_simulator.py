@@ -163,12 +163,7 @@ def forgets_to_wait():
     early = y.clone()
     for work in works:
         work.wait()
-    return early, y
-
-
-def test_data_arrives_when_the_transfer_ends_not_before():
-    for early, late in sim(forgets_to_wait, n=2).results:
-        assert early.tolist() == [0.0] * 3 and late.tolist() == [7.0] * 3
+    return early
 
 
 def polls():

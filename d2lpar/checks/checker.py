@@ -73,6 +73,8 @@ def _judge(report, exercise, cases, attempts, tried):
     for requirement in exercise.requirements:
         report.rows.append(_row(requirement, exercise, attempts, failing, least))
     report.rows += [_processes_row(tried)] * bool(tried)
+    raced = [attempt for attempt in failing if signs.races(attempt)]
+    report.rows += [_race_row(attempt) for attempt in raced[:1]]
     report.rows += [_foreign_row(name) for name in foreign[:1]]
     report.rows += [_aside_row(attempt) for attempt in aside[:1]]
 
@@ -252,6 +254,11 @@ def _foreign_row(name):
     return Row("functions replaced", name, "none", False, vital=why)
 
 
+def _race_row(attempt):
+    why = "memory is used while a message still reads or writes it"
+    return Row("races", "1", "none", False, attempt.case.call, why)
+
+
 def _aside(attempts):
     """Those in which the answer computed in threads that it had started."""
     return [a for a in attempts if a.run is not None and any(a.run.aside)]
@@ -333,7 +340,7 @@ def _mistake(exercise, attempts, failing, tried):
         if names := ", ".join(dict.fromkeys(collectives(attempt.run))):
             text = f"It calls {names}; here the answer is made of messages."
             return Mistake("native collective", text), attempt
-    if plain(failing[0]):
+    if plain(failing[0]) or signs.races(failing[0]):
         return usual_mistake(exercise, attempts, failing), failing[0]
     if all(map(signs.silent, failing)) and any(a.case.n > 1 for a in failing):
         text = "It returns None on every rank, and a value is expected."

@@ -87,15 +87,6 @@ def _no_wait(exercise, attempts, failing):
     return None
 
 
-def _touches(exercise, attempts, failing):
-    if not any(map(signs.touches_what_leaves, failing)):
-        return None
-    return (
-        "Perhaps a rank changes a tensor while the message that carries it is still "
-        "leaving. Hint: Do not write to what is being sent until `wait` has returned."
-    )
-
-
 def _not_in_place(exercise, attempts, failing):
     k = getattr(exercise.outcome, "argument", None)
     if k is None or not all(map(signs.not_in_place(k), failing)):
@@ -133,12 +124,19 @@ def _wrong(exercise, attempts, failing):
     return _related(exercise, failing)
 
 
+def _race(exercise, attempts, failing):
+    if not signs.races(failing[0]):
+        return None
+    hint = "What is sent may not change until `wait()` has returned, and what arrives"
+    return f"{str(failing[0].error).splitlines()[0]} Hint: {hint} may not be read."
+
+
 RECOGNISERS = {
+    "race": _race,
     "raises": _raises,
     "hangs": _hangs,
     "error": _ends_differ,
     "no wait": _no_wait,
-    "touches": _touches,
     "not in place": _not_in_place,
     "pattern": _pattern,
     "costly": _costly,

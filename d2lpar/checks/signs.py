@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from ..report.engine import is_users
-from ..report.errors import DeadlockError, MismatchError
+from ..report.errors import DeadlockError, MismatchError, RaceError
 from .judging import numbers, same
 
 # Whether an error of the check itself is raised.  Learners get a report without the
@@ -31,6 +31,11 @@ def ask(question, *about):
 def hangs(attempt):
     """Ranks wait for each other."""
     return isinstance(attempt.error, DeadlockError)
+
+
+def races(attempt):
+    """A rank used memory that a call of its own still reads or writes."""
+    return isinstance(attempt.error, RaceError)
 
 
 def mismatched(attempt):

@@ -59,6 +59,7 @@ class Call:
     handed_on = False  # does a future tell somebody else that it is complete?
     done, finish = False, 0.0  # is it complete, and since when, in virtual time
     start = None  # when its bytes began to move; then it is known when it will finish
+    spans = None  # the memory that it uses, where somebody has asked; see `sim.races`
     _meta = None
     _index = None
 

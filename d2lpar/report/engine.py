@@ -235,3 +235,6 @@ class Engine:
 
     def storage_resized(self, storage):
         """A tensor's memory was freed or grown in place."""
+
+    def looked_at(self, tensor):
+        """Its values are read by what is no operation of torch's: print, numpy."""

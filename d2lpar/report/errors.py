@@ -62,6 +62,10 @@ class MismatchError(RankError):
     """Ranks meant to take part in one communication describe it differently."""
 
 
+class RaceError(RankError):
+    """A rank used memory that a call of its own, still in flight, reads or writes."""
+
+
 class Interrupted(_InNotebooks, KeyboardInterrupt):
     """Ctrl-C, or the stop button, during a run; the message has a line for every rank.
 

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 
 from .calls import MESSAGES
-from .errors import DeadlockError, Interrupted, MismatchError, RankError
+from .errors import DeadlockError, Interrupted, MismatchError, RaceError, RankError
 from .places import place, source
 from .texts import short
 from .threads import innermost_user
@@ -188,6 +188,15 @@ def _talking(busy, statuses, without):
         "longer `timeout`."
     )
     return _error(RankError, head, status.rank, statuses, line=status.where)
+
+
+def race(statuses, rank, call, what):
+    """The RaceError of a rank that did `what` while `call` was in flight."""
+    head = (
+        f"rank {rank} {what}{_at(statuses[rank])} while its {call.kind} of "
+        f"{place(call.where)} was in flight. Call wait() on it first."
+    )
+    return _error(RaceError, head, rank, statuses, line=statuses[rank].where)
 
 
 def printed_too_much(statuses, limit):

@@ -7,6 +7,7 @@ import weakref
 import torch
 from torch.utils.flop_counter import flop_registry
 
+from . import races
 from .torch_private import FakeTensor, TorchDispatchMode, load_compiler, never_compiled
 
 _LAYOUT_ONLY = ("empty", "new_empty", "detach", "alias")
@@ -26,9 +27,10 @@ class Meter(TorchDispatchMode):
     traces: between `resume` and `pause` all that is allocated is this rank's.
     """
 
-    def __init__(self, charge=None):
+    def __init__(self, charge=None, flying=None, raced=None):
         super().__init__()
         self.charge = charge  # None: computing is free
+        self.flying, self.raced = flying, raced  # calls by id; what tells of a race
         self.live = {}  # id of a storage -> [weak reference, bytes]
         self.bytes = self.peak = 0
         self.others = self.others_peak = 0  # bytes outside of tensors
@@ -53,8 +55,12 @@ class Meter(TorchDispatchMode):
                 return NotImplemented  # a DTensor unwraps itself, then comes back here
         kind = _kinds.get(id(func))
         if kind is None:
-            kind = _kinds[id(func)] = (*_kind(func), func)
-        creates, costs, _ = kind
+            kind = _kinds[id(func)] = (*_kind(func), races.touches(func), func)
+        creates, costs, uses, _ = kind
+        if self.flying and uses:
+            race = races.met(self.flying.values(), uses, args, kwargs or {})
+            if race is not None:
+                self.raced(*race)
         if creates == "fresh" and args and _without_values(args[0]):
             out = _shaped(func, args, kwargs or {})
         else:

@@ -9,7 +9,7 @@ import torch
 from ..report.calls import MESSAGES
 from ..report.engine import Engine, Status, waiting, where_called
 from ..report.threads import Interruptible, user_line
-from . import torch_private
+from . import races, torch_private
 from .meter import EMPTY, Meter
 from .outcome import RankReport
 
@@ -60,7 +60,7 @@ class SimulatedEngine(Engine):
         self.state, self.blocked = "running", None
         self.report = RankReport(rank, Status(rank))
         free = sim.cluster.free_compute
-        self.meter = Meter(None if free else self.charge)
+        self.meter = Meter(None if free else self.charge, self.open, self.raced)
         self.belongings = [self.meter]  # what is in place while this rank runs
         self.thread, self.life = None, Interruptible()
         self.function = ("", 0)  # where the function begins that this rank executes
@@ -99,8 +99,19 @@ class SimulatedEngine(Engine):
         self.start(call)
         self.wait(call)
 
+    def looked_at(self, tensor, how="read"):
+        if race := races.met(self.open.values(), [(0, "", False)], (tensor,)):
+            self.raced(*race[:2], how)
+
+    def raced(self, call, tensor, how):
+        """End the run: this rank has used what a call in flight does."""
+        where = where_called() if how != "returned" else ("", 0)
+        self.sim.race(self, call, where, f"{how} {races.name_of(tensor, where)}")
+
     def start(self, call):
         """All others know of the call; those of a batch begin at once."""
+        if len(self.open) > 1 and (race := races.together(self.open.values(), call)):
+            self.raced(*race, f"gave {call.kind}")
         if not call.batch or call.batch != self._last_batch:
             self.sim.turn(self)
             if self._contend():

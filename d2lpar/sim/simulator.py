@@ -31,7 +31,7 @@ from ..report.threads import (
     processor,
     users_part,
 )
-from . import by_value, ship, torch_private
+from . import by_value, races, ship, torch_private
 from .environment import own_environments
 from .interrupts import Interrupts
 from .matching import Matching
@@ -269,6 +269,13 @@ class Simulator:
         self.fail(explain.printed_too_much(statuses, OUTPUT_LIMIT))
         raise Stopped
 
+    def race(self, engine, call, where, what):
+        """End the run: a rank touches what a call of its own still uses."""
+        statuses = self.statuses()
+        statuses[engine.rank].where = where
+        self.fail(explain.race(statuses, engine.rank, call, what))
+        raise Stopped
+
     def _end(self):
         """Every thread has ended, or is named and left behind."""
         self.stop()
@@ -366,4 +373,6 @@ def _call(engine, payload):
     engine.function = beginning(fn)
     with engine.meter:
         value = fn(*args, **kwargs)
+    for tensor in races.tensors_in(value) if engine.open else ():
+        engine.looked_at(tensor, "returned")
     return ship.pack_result(value)

@@ -35,9 +35,24 @@ def watch_calls():
         (torch.UntypedStorage, "resize_", _watched_resize),
         (torch.optim.Adam, "_init_group", _counting_on_host),
         (torch._C, "_get_accelerator", _of_this_rank),
+        *((torch.Tensor, name, _looking) for name in LOOKS),
         *_profilers(),
     ):
         yield
+
+
+LOOKS = "__repr__", "__array__", "numpy", "tolist"
+
+
+def _looking(original):
+    @functools.wraps(original)
+    def look(self, *args, **kwargs):
+        engine = current_engine()
+        if engine is not None and engine.open:
+            engine.looked_at(self)
+        return original(self, *args, **kwargs)
+
+    return look
 
 
 def _for_cells(usual, copying):

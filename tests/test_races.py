@@ -1,0 +1,206 @@
+"""A rank that uses what a call of its own still reads or writes is told."""
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import d2lpar
+from d2lpar import RaceError
+from d2lpar.messages import exchange, start_exchange
+
+WRITES = ("mul_", "fill_", "zero_", "exp_")
+
+
+def reduced(then, before=None):
+    """Each rank does `then(x)` while its all-reduce of x is in flight."""
+
+    def program():
+        x = torch.arange(12.0).reshape(3, 4) + dist.get_rank()
+        y = before(x) if before else x
+        work = dist.all_reduce(x if before is None else y, async_op=True)
+        then(x)
+        work.wait()
+        return x.sum()
+
+    return program
+
+
+def met(send, receive):
+    """Rank 0 does `send(x)` while it sends x[1], rank 1 `receive(x)` meanwhile."""
+
+    def program():
+        x, r = torch.arange(12.0).reshape(3, 4), dist.get_rank()
+        call = dist.isend if r == 0 else dist.irecv
+        work = call(x[1], 1 - r)
+        (send if r == 0 else receive)(x)
+        work.wait()
+
+    return program
+
+
+def twice(x):
+    dist.all_reduce(x, async_op=True).wait()
+
+
+def step(x):
+    weight = nn.Parameter(torch.zeros_like(x))
+    weight.grad = x
+    torch.optim.SGD([weight], lr=0.1).step()
+
+
+nothing = lambda x: None
+RACES = {
+    "divided": (reduced(lambda x: x.div_(4)), "changed x"),
+    "read": (reduced(lambda x: x + 1), "read x"),
+    "an item": (reduced(lambda x: x[0, 0].item()), "read"),
+    "printed": (reduced(print), "read x"),
+    "to numpy": (reduced(lambda x: x.numpy()), "read x"),
+    "to a list": (reduced(lambda x: x.tolist()), "read x"),
+    "written by out=": (reduced(lambda x: torch.ones(3, 4, out=x)), "changed x"),
+    "a view of it": (reduced(lambda x: x.t()[0].add_(1)), "changed x"),
+    "a slice across": (reduced(lambda x: x[:, 2].sum()), "read x"),
+    "by an optimizer": (reduced(step), "read"),
+    "reduced again": (reduced(twice), "gave all_reduce x"),
+    "what is sent is changed": (met(lambda x: x[1].zero_(), nothing), "changed x"),
+    "what arrives is read": (met(nothing, lambda x: x.sum()), "read x"),
+    "what arrives is changed": (met(nothing, lambda x: x[1:].exp_()), "changed x"),
+    "a row across": (met(nothing, lambda x: x[:, 0].sum()), "read x"),
+    "arrives where it is sent": (
+        met(lambda x: dist.irecv(x[1], 1), lambda x: dist.isend(x[0], 0)),
+        "gave recv",
+    ),
+}
+RIGHT = {
+    "other rows": met(lambda x: x[2].zero_(), lambda x: x[::2].mul_(2)),
+    "what is sent is read": met(lambda x: x.sum(), nothing),
+    "views and shapes": reduced(lambda x: (x.t(), x[0], torch.zeros_like(x), x.shape)),
+    "a copy is reduced": reduced(lambda x: x.mul_(2), torch.clone),
+    "a column copied": reduced(lambda x: x.zero_(), lambda x: x[:, 1].contiguous()),
+}
+
+
+@pytest.mark.parametrize("name", RACES)
+def test_a_race_is_told(name):
+    program, words = RACES[name]
+    with pytest.raises(RaceError, match=words) as caught:
+        d2lpar.run(program, world_size=2, backend="sim")
+    text = str(caught.value)
+    assert "was in flight. Call wait() on it first." in text.split("\n")[0]
+    assert "test_races.py" in caught.value.line
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_what_is_no_race_runs(name):
+    d2lpar.run(RIGHT[name], world_size=2, backend="sim")
+
+
+def test_it_does_not_depend_on_time():
+    def program():
+        x = torch.ones(3)
+        work = dist.all_reduce(x, async_op=True)
+        d2lpar.sleep(1.0)  # it has arrived long ago
+        x.add_(1)
+        work.wait()
+
+    with pytest.raises(RaceError):
+        d2lpar.run(program, world_size=2, backend="sim")
+
+
+def test_who_has_seen_that_it_is_complete_may_go_on():
+    def program():
+        x = torch.ones(3)
+        work = dist.all_reduce(x, async_op=True)
+        while not work.is_completed():
+            pass
+        return x.add_(1).tolist()
+
+    results = d2lpar.run(program, world_size=2, backend="sim").results
+    assert results == [[3.0] * 3] * 2
+
+
+def test_what_a_rank_returns_is_read():
+    def program():
+        x = torch.ones(3)
+        dist.all_reduce(x, async_op=True)
+        return {"sums": [x]}
+
+    with pytest.raises(RaceError, match="rank 0 returned a tensor while its"):
+        d2lpar.run(program, world_size=2, backend="sim")
+
+
+def pass_round(wrong):
+    """Two buffers in turn, of which one is computed with while the other travels."""
+    n, r = dist.get_world_size(), dist.get_rank()
+    mine, incoming, total = torch.full((4,), float(r)), torch.zeros(4), torch.zeros(4)
+    for _ in range(n):
+        works = start_exchange(mine, (r + 1) % n, incoming, (r - 1) % n)
+        total += mine
+        if wrong:
+            mine *= 2
+        for work in works:
+            work.wait()
+        mine, incoming = incoming, mine
+    return total.tolist()
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 5])
+def test_two_buffers_in_turn(n):
+    run = d2lpar.run(pass_round, False, world_size=n, backend="sim")
+    assert run.results == [[n * (n - 1) / 2] * 4] * n
+    with pytest.raises(RaceError, match="changed mine"):
+        d2lpar.run(pass_round, True, world_size=n, backend="sim")
+
+
+def bucketed(early):
+    """Gradients in two buckets, each reduced while the other is computed."""
+    buckets = [torch.ones(3), torch.ones(5)]
+    works = [dist.all_reduce(bucket, async_op=True) for bucket in buckets]
+    for work, bucket in zip(works, buckets, strict=True):
+        if early and bucket is buckets[1]:
+            bucket /= dist.get_world_size()
+        work.wait()
+        if not early:
+            bucket /= dist.get_world_size()
+    return [bucket.tolist() for bucket in buckets]
+
+
+def test_buckets_in_flight():
+    run = d2lpar.run(bucketed, False, world_size=4, backend="sim")
+    assert run.results == [[[1.0] * 3, [1.0] * 5]] * 4
+    with pytest.raises(RaceError, match="changed bucket"):
+        d2lpar.run(bucketed, True, world_size=4, backend="sim")
+
+
+def accumulate(ddp):
+    """Two backward passes, of which the second sends."""
+    net = DistributedDataParallel(nn.Linear(4, 2)) if ddp else nn.Linear(4, 2)
+    for k in range(2):
+        with net.no_sync() if ddp and k == 0 else torch.enable_grad():
+            net(torch.ones(3, 4)).sum().backward()
+    works = [dist.all_reduce(p.grad, async_op=True) for p in net.parameters()]
+    for work in works:
+        work.wait()
+    torch.optim.Adam(net.parameters()).step()
+
+
+@pytest.mark.parametrize("ddp", [False, True])
+def test_gradients_that_accumulate(ddp):
+    d2lpar.run(accumulate, ddp, world_size=3, backend="sim")
+
+
+def test_without_values_a_race_is_one_too():
+    with pytest.raises(RaceError):
+        d2lpar.run(reduced(torch.neg), world_size=2, backend="sim", device="meta")
+
+
+def test_a_batch_and_blocking_messages_are_none():
+    def program():
+        n, r = dist.get_world_size(), dist.get_rank()
+        x, y = torch.ones(3), torch.zeros(3)
+        exchange(x, (r + 1) % n, y, (r - 1) % n)
+        dist.send(y, 1) if r == 0 else dist.recv(y, 0)
+        return y.sum().item()
+
+    assert d2lpar.run(program, world_size=2, backend="sim").results == [3.0, 3.0]
