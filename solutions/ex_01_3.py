@@ -25,7 +25,8 @@ def cases(rng):
         launch = 10 ** rng.uniform(-5.7, -4.5)
         many = many or int(rng.integers(18, 31))
         by_flops = rng.permutation(ROWS) < many
-        rows = [row(rng, peak, rate, launch, noise, each) for each in by_flops]
+        least = -1 if 3 < many < ROWS - 3 else 0  # each of a few has to count
+        rows = [row(rng, peak, rate, launch, noise, each, least) for each in by_flops]
         yield Case(
             1,
             f"machine {i + 1}, " + ("3 % noise" if noise else "no noise"),
@@ -35,9 +36,9 @@ def cases(rng):
         )
 
 
-def row(rng, peak, rate, launch, noise, by_flops):
-    """Work from a tenth of a launch to a thousand, on either side of the ridge."""
-    long = launch * 10 ** rng.uniform(-1, 3)
+def row(rng, peak, rate, launch, noise, by_flops, least):
+    """Work from 10^least launches to a thousand, on either side of the ridge."""
+    long = launch * 10 ** rng.uniform(least, 3)
     short = long * 10 ** -rng.uniform(0.05, 2)
     f = peak * (long if by_flops else short)
     m = rate * (short if by_flops else long)
