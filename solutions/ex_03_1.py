@@ -71,8 +71,10 @@ ADD, TAKE = "means[0] += wire.send(means[i], i, 0)", "means[i][:] ="
 
 def rebound(attempt):
     """An entry of the list is not what is in the memory that was there."""
+    if not wrong(attempt):
+        return False
     listed = [x.flatten().tolist() for x in attempt.args[0][0]]
-    return wrong(attempt) and str(listed) != str(attempt.came[0])
+    return str(listed) != str(attempt.came[0])
 
 
 def partly(attempt):
