@@ -153,8 +153,8 @@ def not_in_place(k=0):
 
 
 def to_itself(attempt):
-    """A rank sent a message to itself, which is refused."""
-    return "cannot send to itself" in str(attempt.cause)
+    """A rank sent a message to itself, or received one, which is refused."""
+    return bool(re.search("cannot (send to|receive from) itself", str(attempt.cause)))
 
 
 def left_alone(k=0):

@@ -177,7 +177,8 @@ class Group(dist.ProcessGroup):
                 f"{word}={index}: this group has ranks 0 to {len(self.ranks) - 1}"
             )
         if index == self.index:
-            raise ValueError(f"{word}={index}: a rank cannot send to itself")
+            way = "receive from" if word == "src" else "send to"
+            raise ValueError(f"{word}={index}: a rank cannot {way} itself")
         if not 0 <= tag < LAST_TAG:
             raise ValueError(f"tag={tag}: tags go from 0 to {LAST_TAG - 1}")
         return self.ranks[index]
