@@ -101,7 +101,7 @@ BACK["16.3b"] = lambda n, rows: ([(*r[:5], r[5] / r[3], r[6]) for r in rows],)
 FORTH = {"19.2b": variations._with_counts}  # where `back` is not its own reverse
 # answers of the zoo that can be put into other roles from outside
 CHOSEN = {
-    "04.1b": "falls_off_the_end",
+    "04.1b": "no_mod",
     "04.3b": "in_another_order another_cycle arrows_turned_round",
     "05.3b": "all_send_first",
     "05.4b": "sends_no_empty_shard",

@@ -6,7 +6,7 @@ import pickle
 import pytest
 import torch
 
-from d2lpar.checks.rubrics.ex_03_3 import simulated
+from d2lpar.checks.solutions.ex_03_3 import simulated
 from d2lpar.shared.played import Device, Wire, places, put
 
 MEETINGS = [

@@ -51,10 +51,10 @@ def _raises(exercise, attempts, failing):
     return text + "".join(told[:1])
 
 
+ONE_RANK = "Where sender and receiver are one rank, copy; or leave this case out."
 ADVICE = {
-    "a rank cannot ": (
-        "Where sender and receiver are one rank, copy; or leave this case out."
-    ),
+    "cannot send to itself": ONE_RANK,
+    "cannot receive from itself": ONE_RANK,
     "does not require grad": (
         "The way back is lost where a value leaves autograd: `detach`, `.data`, "
         "`no_grad`, a new tensor, or a message that autograd does not know."

@@ -158,9 +158,8 @@ def not_in_place(k=0):
 
 
 def to_itself(attempt):
-    """A rank sent to itself, or wanted to receive from itself, which is refused."""
-    text = str(attempt.cause)
-    return "a rank cannot" in text and text.endswith(" itself")
+    """A rank sent a message to itself, or received one, which is refused."""
+    return bool(re.search("cannot (send to|receive from) itself", str(attempt.cause)))
 
 
 def left_alone(k=0):

@@ -4,8 +4,7 @@ A tensor knows on which device it is, and refuses to meet a tensor of another on
 real GPUs.  What goes from one device to another goes by `Wire.send`, which counts it.
 """
 
-from ..judging import Requirement
-from ..signs import both, breaks, raises
+from d2lpar.checks.judging import Requirement
 
 
 def wire(attempt):
@@ -23,7 +22,3 @@ def deaf(attempt):
 HEARD = Requirement(
     "devices that received too little", deaf, lambda case: 0, instead=deaf
 )
-OFF_THE_WIRE = {
-    "off the wire": both(raises(RuntimeError), lambda a: "device" in str(a.cause))
-}
-UNSENT = {"unsent": breaks(HEARD)}
