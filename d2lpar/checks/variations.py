@@ -145,7 +145,6 @@ def _whole_loss(value, n):
 VARIATIONS = {
     "04.1b": Variation(part=mirror),
     "04.3b": Variation(back=_two_off, shows=_pairs_two_off),
-    "05.3b": Variation(part=mirror),
     "05.4b": Variation(part=mirror),
     "05.4c": Variation(part=next_one),
     "07.1b": Variation(given=_padded),
