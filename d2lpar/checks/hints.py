@@ -100,9 +100,10 @@ def _touches(exercise, attempts, failing):
 
 def _not_in_place(exercise, attempts, failing):
     k = getattr(exercise.outcome, "argument", None)
-    if k is None or not all(map(signs.left_alone(k), failing)):
+    wrong = [attempt for attempt in failing if not attempt.right]
+    if k is None or not wrong or not all(map(signs.left_alone(k), wrong)):
         return None
-    returns = all(any(map(torch.is_tensor, attempt.values)) for attempt in failing)
+    returns = all(any(map(torch.is_tensor, attempt.values)) for attempt in wrong)
     return (
         f"{'It returns a tensor, and the' * returns or 'The'} argument itself is what "
         "it was before. Hint: The call is in place: write the result into that tensor, "
