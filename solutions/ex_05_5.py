@@ -5,7 +5,7 @@ import torch
 from d2lpar.checks import requirements as rows
 from d2lpar.checks.exercise import Exercise
 from d2lpar.checks.judging import Case
-from d2lpar.checks.signs import both, only
+from d2lpar.checks.signs import both, only, right, touches_what_leaves
 from d2lpar.checks.solutions.chapter_05 import SIZES, SPARE, sends, two_nodes
 
 ex = Exercise("05.5")
@@ -72,7 +72,8 @@ ex.slip("not moved", {EXCHANGE: "incoming = blocks[src]"}, somewhere=True).says(
     Hint: Rank r needs a block of columns from the rows of every other rank.
 """)
 there = only(lambda case: uneven(case) or not case.facts["S"])
-equal = both(there, lambda attempt: uneven(attempt.case))
+touched = lambda attempt: any(map(touches_what_leaves, attempt.attempts))
+equal = both(there, lambda a: uneven(a.case) and not touched(a))
 ex.mistake("sizes", equal, {ROWS: "N // n"}).says("""
     It works only where n divides N, so that all blocks are square and of one size.
     Hint: Rank i's block for rank j has as many rows as rank i, and as many as rank j
@@ -94,7 +95,7 @@ gather = {
     PLACE: "places[src].copy_(blocks[src][:, sum(rows[:r]) :][:, : rows[r]].t())",
     OWN: "places[r].copy_(shard.split(rows, dim=1)[r].t())",
 }
-ex.mistake("whole matrix", both(ex.costs("memory"), whole_somewhere), gather).says("""
+ex.mistake("whole matrix", both(right, whole_somewhere), gather).says("""
     Some rank holds the whole matrix, which no rank has the memory for.
     Hint: Rank i needs only one block of each other rank's rows.
 """)
