@@ -1,55 +1,53 @@
 """05.5 Transpose what no rank can hold: transpose(shard)."""
 
 import torch
-import torch.distributed as dist
 
 from d2lpar.checks import requirements as rows
-from d2lpar.checks import signs
 from d2lpar.checks.exercise import Exercise
-from d2lpar.checks.judging import Case, ranks
-from d2lpar.checks.signs import both, breaks, only
-from d2lpar.sim.cluster import Cluster
+from d2lpar.checks.judging import Case
+from d2lpar.checks.signs import both, only, right, touches_what_leaves
+from d2lpar.checks.solutions.chapter_05 import SIZES, SPARE, sends, two_nodes
 
 ex = Exercise("05.5")
-SPARE = 512  # bytes that nobody counts
-# On links of unequal speed, what is touched too early comes out wrong.
-TWO_NODES = {"cluster": Cluster.of("2x2xT4")}
 
 
 @ex.cases
-def cases(rng):
+def cases(rng, reference):
     """No row, fewer than ranks, as many, more, with rows that divide and do not."""
-    for n in (1, 2, 3, 4, 5, 6, 7, 8, 11):
+    for n in SIZES:
         sizes = (n, 0, 1, n + 1, 64, 67) if n < 6 else (n - 1, 2 * n, 67)
-        yield from (draw(rng, n, N) for N in dict.fromkeys(sizes))
+        yield from (draw(rng, reference, n, N) for N in dict.fromkeys(sizes))
         if n == 4:
-            yield draw(rng, n, 67, ", on nodes of two T4", options=TWO_NODES)
-            yield draw(rng, n, 203, traced=True)
+            yield draw(rng, reference, n, 67, two_nodes(n), nodes="of two T4")
+            yield draw(rng, reference, n, 203, traced=True)
 
 
-def draw(rng, n, N, where="", **how):
+def draw(rng, reference, n, N, options=None, traced=False, **facts):
     """A matrix that is cut by rows."""
-    whole = torch.from_numpy(rng.uniform(1, 9, size=(N, N)))
-    shards, turned = whole.tensor_split(n), whole.t().tensor_split(n)
+    shards = torch.from_numpy(rng.uniform(1, 9, size=(N, N))).tensor_split(n)
     inputs = [(shard.clone(),) for shard in shards]
-    facts = {"S": N, "rows": [*map(len, shards)]}
-    return Case(n, f"{ranks(n)}, N = {N}{where}", inputs, [*turned], facts, **how)
+    return Case.of(n, inputs, reference(shards), options, traced, S=N, **facts)
 
 
 def result_and_four_blocks(case):
-    N, sizes = case.facts["S"], case.facts["rows"]
+    N, sizes = case.facts["S"], heights(case)
     return [8 * (own * N + 4 * sizes[0] ** 2) + SPARE + case.noise for own in sizes]
 
 
-BYTES = rows.bytes_sent(
-    lambda case: [8 * own * (case.facts["S"] - own) for own in case.facts["rows"]]
+heights = lambda case: [len(shard) for (shard,) in case.inputs]
+everyone = lambda case: case.n * (case.n - 1)
+uneven = lambda case: case.facts["S"] % case.n
+ex.boundaries("one rank", "two ranks", "no power of two", "does not divide")
+ex.boundaries("empty share", "empty")
+ex.exactly(
+    bytes=lambda case: [8 * own * (case.facts["S"] - own) for own in heights(case)]
 )
-MESSAGES = rows.messages(lambda case: case.n * (case.n - 1), exactly=False)
-ROUNDS = rows.rounds(lambda case: case.n - 1, exactly=False)
-MEMORY = rows.extra_memory(result_and_four_blocks)
-WAITED = rows.all_waited()
-ex.require(BYTES, MESSAGES, ROUNDS, MEMORY)
-ex.require(rows.from_messages(), WAITED, rows.untouched())
+ex.at_most(
+    messages=everyone,
+    rounds=lambda case: case.n - 1,
+    memory=result_and_four_blocks,
+)
+ex.require(rows.from_messages(), rows.all_waited(), rows.untouched())
 
 # Texts of the answer, for edits
 
@@ -60,10 +58,6 @@ PEERS, EXCHANGE = "(r + k) % n, (r - k) % n", f"exchange({SEND}, dst, incoming, 
 ALL, RETURN = "shard.split(rows, dim=1)", "return result"
 
 # Mistakes of its own
-
-# A figure is at fault only where no outcome is wrong in any call.
-every_right = lambda attempt: all(each.right for each in attempt.attempts)
-costs = lambda row: both(breaks(row), every_right)
 
 swapped = {OWN: "places[r].copy_(blocks[r])", PLACE: "places[src].copy_(incoming)"}
 swapped[BUFFER] = "shard.new_empty(rows[r], rows[src])"
@@ -77,20 +71,9 @@ ex.slip("not moved", {EXCHANGE: "incoming = blocks[src]"}, somewhere=True).says(
     Each block is transposed where it stood, but none has moved to another rank.
     Hint: Rank r needs a block of columns from the rows of every other rank.
 """)
-spare = {
-    LOOP: f"spare, works = shard.new_empty(rows[0] ** 2), []\n    {LOOP}",
-    SEND: "spare[: blocks[dst].numel()].view(blocks[dst].shape).copy_(blocks[dst])",
-    "exchange": "works += d2lpar.messages.start_exchange",
-    PLACE: f"works.pop().wait()\n        {PLACE}",
-    RETURN: f"[work.wait() for work in works]\n    {RETURN}",
-}
-ex.mistake("touches what leaves", signs.touches_what_leaves, spare).says("""
-    A rank changes a tensor while the message that carries it is still leaving.
-    Hint: Do not change a tensor that is being sent until `wait` has returned.
-""")
-uneven = lambda case: case.facts["S"] % case.n
 there = only(lambda case: uneven(case) or not case.facts["S"])
-equal = both(there, lambda attempt: uneven(attempt.case))
+touched = lambda attempt: any(map(touches_what_leaves, attempt.attempts))
+equal = both(there, lambda a: uneven(a.case) and not touched(a))
 ex.mistake("sizes", equal, {ROWS: "N // n"}).says("""
     It works only where n divides N, so that all blocks are square and of one size.
     Hint: Rank i's block for rank j has as many rows as rank i, and as many as rank j
@@ -112,20 +95,19 @@ gather = {
     PLACE: "places[src].copy_(blocks[src][:, sum(rows[:r]) :][:, : rows[r]].t())",
     OWN: "places[r].copy_(shard.split(rows, dim=1)[r].t())",
 }
-ex.mistake("whole matrix", both(costs(MEMORY), whole_somewhere), gather).says("""
+ex.mistake("whole matrix", both(right, whole_somewhere), gather).says("""
     Some rank holds the whole matrix, which no rank has the memory for.
     Hint: Rank i needs only one block of each other rank's rows.
 """)
-small = both(costs(MEMORY), BYTES.holds, MESSAGES.holds, WAITED.holds)
 copies = {ALL: "[block.contiguous() for block in shard.split(rows, dim=1)]"}
-ex.mistake("many blocks", small, copies).says("""
+ex.mistake("many blocks", ex.costs("memory"), copies).says("""
     Some rank holds more than four blocks besides the result at the same time.
     Hint: At any time one block leaves and one arrives. Copy each block into the result
     as soon as it arrives.
 """)
 in_pairs = "[i + j - r for i in range(n) for j in range(i) if r in (i, j)]"
 pairs = {LOOP: f"for other in {in_pairs}:", PEERS: "other, other"}
-ex.mistake("in turn", both(costs(ROUNDS), MESSAGES.holds), pairs).says("""
+ex.mistake("in turn", both(ex.costs("rounds"), sends(everyone)), pairs).says("""
     It takes more than n-1 rounds, because some ranks wait while others exchange their
     blocks.
     Hint: In step k, rank r can send to r+k and receive from r-k, for all r at once.
@@ -150,21 +132,25 @@ with_torch = f"""coming = [shard.new_empty(rows[i], rows[r]) for i in range(n)]
     dist.all_to_all(coming, [block.contiguous() for block in blocks])
     {LOOP}"""
 ex.wrong("native collective", {LOOP: with_torch, EXCHANGE: "incoming = coming[src]"})
+spare = {
+    LOOP: f"spare, works = shard.new_empty(rows[0] ** 2), []\n    {LOOP}",
+    SEND: "spare[: blocks[dst].numel()].view(blocks[dst].shape).copy_(blocks[dst])",
+    "exchange": "works += d2lpar.messages.start_exchange",
+    PLACE: f"works.pop().wait()\n        {PLACE}",
+    RETURN: f"[work.wait() for work in works]\n    {RETURN}",
+}
+ex.wrong("touches", spare)
 ex.right({RETURN: f"spare = shard.new_empty(2 * rows[0] ** 2)\n    {RETURN}"})
-
-
-@ex.right
-def filled_by_rows_and_turned_as_a_whole(shard):
-    n, r, N = dist.get_world_size(), dist.get_rank(), shard.shape[1]
-    result = torch.zeros(N, len(shard)).double()
-    places, blocks = result.tensor_split(n), shard.tensor_split(n, dim=1)
-    places[r].copy_(blocks[r])
-    for k in range(n - 1, 0, -1):
-        src, leaving, works = (r + k) % n, blocks[r - k].contiguous().flatten(), []
-        if places[src].numel():
-            works.append(dist.irecv(places[src], src))
-        if leaving.numel():
-            works.append(dist.isend(leaving, (r - k) % n))
-        for work in works:
-            work.wait()
-    return result.t()
+into_their_places = {
+    "shard.new_empty(rows[r], N)": "shard.new_empty(N, rows[r])",
+    "result.split(rows, dim=1)": "result.split(rows)",
+    OWN: "places[r].copy_(blocks[r])",
+    BUFFER: "places[src]",
+    PLACE: "pass",
+    RETURN: "return result.t()",
+}
+ex.right(into_their_places)
+skips = f"""works = [dist.irecv(incoming, src)] if incoming.numel() else []
+        works += [dist.isend({SEND}, dst)] if blocks[dst].numel() else []
+        [work.wait() for work in works]"""
+ex.right({EXCHANGE: skips, PEERS: "(r - k) % n, (r + k) % n"})

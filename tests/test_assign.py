@@ -103,8 +103,8 @@ FORTH = {"19.2b": variations._with_counts}  # where `back` is not its own revers
 CHOSEN = {
     "04.1b": "no_mod",
     "04.3b": "in_another_order another_cycle arrows_turned_round",
-    "05.3b": "all_send_first",
-    "05.4b": "sends_no_empty_shard",
+    "05.3b": "hangs",
+    "05.4b": "empty_shard hangs",
     "06.1b": "too_few_chunks rounds",
     "06.2c": "ties_2 digits_3",
     "07.1b": "by_sequences",

@@ -6,6 +6,8 @@ threads, native collectives, None on every rank.  `relations` has what wrong num
 have to do with the right ones.
 """
 
+import torch
+
 from . import signs
 from .judging import Mistake
 from .relations import relation
@@ -89,11 +91,14 @@ def _no_wait(exercise, attempts, failing):
 
 def _not_in_place(exercise, attempts, failing):
     k = getattr(exercise.outcome, "argument", None)
-    if k is None or not all(map(signs.not_in_place(k), failing)):
+    wrong = [attempt for attempt in failing if not attempt.right]
+    if k is None or not wrong or not all(map(signs.left_alone(k), wrong)):
         return None
+    returns = all(any(map(torch.is_tensor, attempt.values)) for attempt in wrong)
     return (
-        "It returns a tensor, and the argument itself is what it was before. Hint: The "
-        "call is in place: write the result into that tensor, as `copy_` does."
+        f"{'It returns a tensor, and the' * returns or 'The'} argument itself is what "
+        "it was before. Hint: The call is in place: write the result into that tensor, "
+        "as `copy_` and `+=` do. `x = ...` gives the name `x` to another one."
     )
 
 
@@ -166,6 +171,7 @@ COUNTS = {
     "ceil(log2 n)": log2,
     "ceil(log2 n) + 1": lambda n: log2(n) + 1,
     "2 ceil(log2 n)": lambda n: 2 * log2(n),
+    "ceil(log2 n) + n-1": lambda n: log2(n) + n - 1,
     "n ceil(log2 n)": lambda n: n * log2(n),
     "n(n-1)": lambda n: n * (n - 1),
     "2n(n-1)": lambda n: 2 * n * (n - 1),

@@ -221,6 +221,15 @@ def on_ranks(fn, case, **options):
     return attempt
 
 
+def on_views(fn, case, **options):
+    """Tried by `on_ranks`; `fn` gets views, so `x.data = ...` changes no argument."""
+    return on_ranks(functools.partial(_with_views, fn), case, **options)
+
+
+def _with_views(fn, *arguments):
+    return fn(*(x.detach() if torch.is_tensor(x) else x for x in arguments))
+
+
 @contextlib.contextmanager
 def _tracing(wanted):
     """Inside, memory outside of tensors is known, if that is wanted."""

@@ -11,7 +11,7 @@ from .rubrics.ex_10_3 import stage_cases
 from .rubrics.ex_20_1 import cases as plan_cases
 from .rubrics.ex_20_2 import D as FEATURES
 from .rubrics.ex_20_4 import cases as table_cases
-from .varying import Variation, mirror, next_one
+from .varying import Variation, mirror
 
 
 def of(exercise):
@@ -144,9 +144,6 @@ def _whole_loss(value, n):
 
 VARIATIONS = {
     "04.3b": Variation(back=_two_off, shows=_pairs_two_off),
-    "05.3b": Variation(part=mirror),
-    "05.4b": Variation(part=mirror),
-    "05.4c": Variation(part=next_one),
     "07.1b": Variation(given=_padded),
     "08.1b": Variation(given=lambda n, grads, *more: (grads[::-1], *more)),
     "08.3b": Variation(part=mirror),
