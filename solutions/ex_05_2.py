@@ -5,7 +5,7 @@ import torch
 from d2lpar.checks import requirements as rows
 from d2lpar.checks.exercise import Exercise
 from d2lpar.checks.judging import Case, argument, on_views
-from d2lpar.checks.signs import both, only, wrong
+from d2lpar.checks.signs import both, only
 from d2lpar.checks.solutions.chapter_05 import (
     SIZES,
     SPARE,
@@ -105,26 +105,12 @@ def instead(text):
 # Mistakes of its own
 
 
-def too_early(attempt):
-    """Not only the root sends before its first receive is over."""
-    early = []
-    for r, row in attempt.run.timeline.rows.items():
-        first, came = row.get("send"), row.get("recv")
-        if first and (not came or first[0].start < came[0].stop):
-            early.append(r)
-    return attempt.case.facts["root"] in early and len(early) > 1
-
-
 at_once = CHAIN.replace("dist.recv(", "works += [dist.irecv(")
 at_once = at_once.replace("dist.send(", "works += [dist.isend(").replace(
     "% n)", "% n)]"
 )
 at_once = f"works = []\n    {at_once}\n    [work.wait() for work in works]"
-ex.mistake("too early", both(wrong, too_early), instead(at_once)).says("""
-    A rank passes a piece on before that piece has arrived.
-    Hint: A started receive has not arrived yet. Before a rank sends a piece on, it must
-    have waited for the receive of this very piece.
-""")
+ex.wrong("race", instead(at_once))
 by_rank = {GATHER: GATHER.replace("(i - root) % n", "i")}
 elsewhere = only(lambda case: case.facts["root"])
 ex.mistake("places", elsewhere, by_rank).says("""
@@ -206,7 +192,7 @@ ex.wrong("not in place", {SPLIT: f"x = x.clone()\n    {SPLIT}"})
 ex.wrong("costly", {"min(low + 2 * half, n)": "n"})
 ex.wrong("raises", instead(scatter.replace("range(1, n)", "range(n)")))
 ex.wrong("hangs", instead(CHAIN.replace("place < n - 1", "n > 1")))
-ex.wrong("no wait", {SEND: "dist.isend(upper"})
+ex.wrong("race", {SEND: "dist.isend(upper"})
 ex.wrong("native collective", instead("dist.broadcast(x, root)"))
 to_the_left = """for k in range(n - 1):
         mine, theirs = pieces[(place + k) % n], pieces[(place + k + 1) % n]

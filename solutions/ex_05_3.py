@@ -128,7 +128,7 @@ ex.wrong("not in place", {ADDS: ADDS.replace("x += ", "x.data = x + ")})
 early = {"works.append(dist.irecv(incoming, r - d))": "dist.recv(incoming, r - d)"}
 early |= {"for work in works:\n            work.wait()": "pass"}
 early |= {END: f"[work.wait() for work in works]\n        {END}"}
-ex.wrong("touches", early)
+ex.wrong("race", early)
 ex.wrong("wrong", {ADDS: ADDS.replace("x += incoming", "x.copy_(incoming)")})
 ex.wrong("hangs", {RECEIVES: RECEIVES.replace(">=", ">")})
 idle = {at: text for at, text in circle.items() if at != ADDS}

@@ -5,7 +5,7 @@ import torch
 from d2lpar.checks import requirements as rows
 from d2lpar.checks.exercise import Exercise
 from d2lpar.checks.judging import Case
-from d2lpar.checks.signs import both, only, right, touches_what_leaves
+from d2lpar.checks.signs import both, only, right
 from d2lpar.checks.solutions.chapter_05 import SIZES, SPARE, sends, two_nodes
 
 ex = Exercise("05.5")
@@ -72,8 +72,7 @@ ex.slip("not moved", {EXCHANGE: "incoming = blocks[src]"}, somewhere=True).says(
     Hint: Rank r needs a block of columns from the rows of every other rank.
 """)
 there = only(lambda case: uneven(case) or not case.facts["S"])
-touched = lambda attempt: any(map(touches_what_leaves, attempt.attempts))
-equal = both(there, lambda a: uneven(a.case) and not touched(a))
+equal = both(there, lambda attempt: uneven(attempt.case))
 ex.mistake("sizes", equal, {ROWS: "N // n"}).says("""
     It works only where n divides N, so that all blocks are square and of one size.
     Hint: Rank i's block for rank j has as many rows as rank i, and as many as rank j
@@ -139,7 +138,7 @@ spare = {
     PLACE: f"works.pop().wait()\n        {PLACE}",
     RETURN: f"[work.wait() for work in works]\n    {RETURN}",
 }
-ex.wrong("touches", spare)
+ex.wrong("race", spare)
 ex.right({RETURN: f"spare = shard.new_empty(2 * rows[0] ** 2)\n    {RETURN}"})
 into_their_places = {
     "shard.new_empty(rows[r], N)": "shard.new_empty(N, rows[r])",

@@ -173,21 +173,6 @@ def left_alone(k=0):
     return both(wrong, unchanged)
 
 
-def touches_what_leaves(attempt):
-    """The outcome is wrong, and some rank computed while a message of it was leaving.
-
-    Seen on clusters where computing takes time.
-    """
-    if not wrong(attempt) or not attempt.run:
-        return False
-    for streams in attempt.run.timeline.rows.values():
-        works = [event for event in streams["compute"] if event.kind == "compute"]
-        for send in streams.get("send", []):
-            if any(send.start <= work.start < send.stop for work in works):
-                return True
-    return False
-
-
 def slip(*forms):
     """The outcome is what one of these slips makes: they are forms of one mistake."""
     return either(*(slips(form)[form] for form in forms))

@@ -157,7 +157,7 @@ class Unwaited(Around):
         return Around.backward(ctx, dy)[:2]
 
 
-@wrong("no wait")
+@wrong("race")
 def never_waits(x, depth):
     return Unwaited.apply(x, depth)
 
