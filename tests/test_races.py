@@ -1,13 +1,15 @@
-"""A rank that uses what a call of its own still reads or writes is told."""
+"""A rank that uses what a call of its own still reads or writes is told, and one that
+makes another group than the others."""
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
 import d2lpar
-from d2lpar import RaceError
+from d2lpar import MismatchError, RaceError
 from d2lpar.messages import exchange, start_exchange
 
 WRITES = ("mul_", "fill_", "zero_", "exp_")
@@ -204,3 +206,61 @@ def test_a_batch_and_blocking_messages_are_none():
         return y.sum().item()
 
     assert d2lpar.run(program, world_size=2, backend="sim").results == [3.0, 3.0]
+
+
+# Groups: all ranks make them, in one order
+
+
+def groups_of(*lists_of):
+    """Each rank makes the groups of its list, and sums over its own."""
+
+    def program():
+        r = dist.get_rank()
+        made = {tuple(ranks): dist.new_group(ranks) for ranks in lists_of[r % 2]}
+        x = torch.ones(1)
+        dist.all_reduce(x, group=next(g for ranks, g in made.items() if r in ranks))
+        return x.item()
+
+    return program
+
+
+def local():
+    r = dist.get_rank()
+    group = dist.new_group([r % 2, r % 2 + 2], use_local_synchronization=True)
+    dist.barrier(group)
+
+
+def another_mesh():
+    init_device_mesh("cpu", (2, 2) if dist.get_rank() < 3 else (4, 1))
+
+
+EVEN, ODD = [0, 2], [1, 3]
+DIFFERENT = {
+    "only the own group": groups_of([EVEN], [ODD]),
+    "another order": groups_of([EVEN, ODD], [ODD, EVEN]),
+    "another mesh": another_mesh,
+}
+
+
+@pytest.mark.parametrize("backend", ["sim", "gloo"])
+@pytest.mark.parametrize("name", DIFFERENT)
+def test_groups_that_differ_are_told(name, backend):
+    with pytest.raises(MismatchError, match="All ranks make all groups") as caught:
+        d2lpar.run(DIFFERENT[name], world_size=4, backend=backend)
+    first = str(caught.value).split("\n")[0]
+    assert first.count("new_group([") == 2 and "where rank" in first
+
+
+@pytest.mark.parametrize("backend", ["sim", "gloo"])
+def test_the_same_groups_in_one_order(backend):
+    both = groups_of([EVEN, ODD], [EVEN, ODD])
+    run = d2lpar.run(both, world_size=4, backend=backend)
+    assert run.results == [2.0] * 4
+    d2lpar.run(local, world_size=4, backend=backend)
+
+
+def test_a_rank_that_makes_no_group_is_told():
+    program = groups_of([EVEN], [])
+    some = lambda: program() if dist.get_rank() % 2 == 0 else None
+    with pytest.raises(MismatchError, match=r"rank 1 calls nothing where rank 0 calls"):
+        d2lpar.run(some, world_size=4, backend="sim")

@@ -90,7 +90,8 @@ def _mismatch(board, key, statuses):
         ends = {pair[0]: pair[1], pair[1]: pair[0]}
         why = explain.ENDS_DIFFER
     else:
-        pair, ends, why = _odd_one(ranks, found), {}, ""
+        pair, ends = _odd_one(ranks, found), {}
+        why = explain.GROUPS_DIFFER if group == "new_group" else ""
     described = [_described(r, key, *found[r], ends.get(r)) for r in pair]
     return explain.mismatch(*described, why, statuses)
 

@@ -136,7 +136,7 @@ class Engine:
         self.open = {}  # id -> Call, until waited for
         self.belongings = []  # of a rank that is a thread; see SimulatedEngine
         self._seqs = {}
-        self._calls = self._batches = self._batch = 0
+        self._calls = self._batches = self._batch = self.groups_asked = 0
 
     def groups_on_host(self, wanted):
         """Inside, groups are made whose messages go through the host; NCCL only."""
@@ -229,6 +229,13 @@ class Engine:
             yield
         finally:
             self._batch = 0
+
+    def agree(self, meta):
+        """All ranks of the world make this group now, or one is told; gives which."""
+        self.groups_asked += 1
+        return self.groups_asked, Waiting(
+            str(meta), where_called(), meta.kind, "world", (), meta=str(meta)
+        )
 
     def group_made(self, group, store):
         """A process group of this rank exists."""

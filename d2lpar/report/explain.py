@@ -12,6 +12,9 @@ from .places import place, source
 from .texts import short
 from .threads import innermost_user
 
+GROUPS_DIFFER = (
+    "All ranks make all groups, in one order, also those that they are not in."
+)
 ENDS_DIFFER = "The two ends of a message must have one dtype and number of elements."
 
 

@@ -85,6 +85,10 @@ class SimulatedEngine(Engine):
 
     # what a rank asks for
 
+    def agree(self, meta):
+        number, asked = super().agree(meta)
+        self.sim.agree(number, Status(self.rank, "blocked", asked))
+
     def group_made(self, group, store):
         number = self.sim.matching.number_of(group.key, group.ranks)
         self._groups[group.key] = number

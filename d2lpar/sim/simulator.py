@@ -20,7 +20,7 @@ import warnings
 import torch
 
 from ..report import explain
-from ..report.engine import where_called
+from ..report.engine import Status, Waiting, where_called
 from ..report.texts import shorten
 from ..report.threads import (
     STRIKES,
@@ -66,6 +66,7 @@ class Simulator:
         self._events, self._order = [], itertools.count()
         self.engines = [SimulatedEngine(self, rank) for rank in range(n)]
         self.matching = Matching(self, buffered)
+        self.groups = {}  # number of a `new_group` -> the Status of who came first
         self._ready = [(0.0, rank) for rank in range(n)]
         self._left, self._over = n, threading.Event()
         self.randomness = RandomStates(n, seed, device)
@@ -269,6 +270,24 @@ class Simulator:
         self.fail(explain.printed_too_much(statuses, OUTPUT_LIMIT))
         raise Stopped
 
+    def agree(self, number, asked):
+        """End the run where another rank has made another group as its n-th one."""
+        first = self.groups.setdefault(number, asked)
+        if first.call.meta != asked.call.meta:
+            why = explain.GROUPS_DIFFER
+            self.fail(explain.mismatch(first, asked, why, self.statuses()))
+            raise Stopped
+
+    def _missed_group(self):
+        """The error for a rank that has left out a group which others made."""
+        for engine in self.engines:
+            first = self.groups.get(engine.groups_asked + 1)
+            if first is not None and engine.state == "returned":
+                nothing = Waiting("", engine.function, "", "", (), meta="nothing")
+                missing = Status(engine.rank, "returned", nothing)
+                return explain.mismatch(first, missing, explain.GROUPS_DIFFER)
+        return None
+
     def race(self, engine, call, where, what):
         """End the run: a rank touches what a call of its own still uses."""
         statuses = self.statuses()
@@ -301,6 +320,7 @@ class Simulator:
 
     def _outcome(self):
         reports = []
+        self.failure = self.failure or self._missed_group()
         for engine in self.engines:
             report = engine.report
             report.status = engine.status()

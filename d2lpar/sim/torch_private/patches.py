@@ -10,7 +10,9 @@ import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 import torch.distributed.nn.functional  # it keeps the group of the moment of its import
 from torch.autograd import profiler
+from torch.distributed import device_mesh
 
+from ...report.calls import Meta
 from .. import by_value
 from ..patching import in_both, patched
 from .group import Group, join_again
@@ -32,6 +34,7 @@ def watch_calls():
         *by_both,
         (c10d, "_pickler", lambda usual: _for_cells(usual, by_value.Pickler)),
         (c10d, "_unpickler", lambda usual: _for_cells(usual, by_value.Unpacker)),
+        (device_mesh, "new_group", _of_this_world),
         (torch.UntypedStorage, "resize_", _watched_resize),
         (torch.optim.Adam, "_init_group", _counting_on_host),
         (torch._C, "_get_accelerator", _of_this_rank),
@@ -98,6 +101,9 @@ def _of_this_world(original):
         engine = current_engine()
         if engine is None:
             return original(ranks, timeout, backend, *more, **options)
+        if not (options.get("use_local_synchronization") or any(more[1:2])):
+            every = range(engine.world_size) if ranks is None else ranks
+            engine.agree(Meta("new_group", str(list(every)), None, (), ()))
         with engine.groups_on_host(backend == "gloo"):
             return original(ranks, timeout, None, *more, **options)
 
