@@ -197,6 +197,17 @@ def test_without_values_a_race_is_one_too():
         d2lpar.run(reduced(torch.neg), world_size=2, backend="sim", device="meta")
 
 
+def test_without_values_memory_is_told_apart_too():
+    def program():
+        x, y = torch.ones(2, 3), torch.ones(2, 3)
+        work = dist.all_reduce(x[1], async_op=True)
+        y[1].add_(1)  # at the same place of other memory
+        x[0].add_(1)
+        work.wait()
+
+    d2lpar.run(program, world_size=2, backend="sim", device="meta")
+
+
 def test_a_batch_and_blocking_messages_are_none():
     def program():
         n, r = dist.get_world_size(), dist.get_rank()

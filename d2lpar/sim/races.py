@@ -38,15 +38,14 @@ def _only_reads(call):
 
 
 def _span(tensor, writes):
-    begin = tensor.data_ptr() or _address(tensor)
+    begin = _address(tensor) if tensor.is_meta else tensor.data_ptr()
     return begin, begin + tensor.nbytes, writes, tensor
 
 
 def _address(tensor):
     """Where its first number is; without values, a number of its own."""
-    here = tensor.data_ptr()
-    if here or not tensor.numel():
-        return here
+    if not tensor.is_meta:
+        return tensor.data_ptr()
     key = tensor.untyped_storage()._cdata
     return (key << 48) + tensor.storage_offset() * tensor.itemsize
 
