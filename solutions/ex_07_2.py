@@ -11,8 +11,10 @@ from d2lpar.checks.signs import (
     breaks,
     either,
     hangs,
+    not_a_number,
     only,
     raises,
+    wrong,
 )
 from d2lpar.checks.solutions import chapter_07 as nets
 from d2lpar.checks.solutions.chapter_07 import idle, uneven, weights
@@ -129,8 +131,8 @@ cycled = TAKE.replace(
 ex.slip("again", ends_with("k < len(batches)", cycled))
 mean = {SUM: 'reduction="mean"'}
 ex.slip("weights", mean | {DIVIDE: " / dist.get_world_size()"}).says("""
-    The rows of a step do not all count alike, or those are counted in that are not
-    there.
+    The loss of a step is not the mean over its rows, but over ranks, or it counts the
+    rows of another step.
     Hint: Batches have different numbers of rows. Sum the losses, and divide by the
     number of rows that all ranks have in this step.
 """)
@@ -148,6 +150,14 @@ for left, over in product(kept, ({}, later, in_place, own)):
         Hint: `zero_grad` belongs to every step of every rank, even of one that has no
         batch for the step.
     """)
+differ = lambda a: (
+    wrong(a) and not not_a_number(a) and not a.gives([a.came[0]] * a.case.n)
+)
+active = {STEP: f"{STEP} * ({THERE})"}
+ex.mistake("replicas differ", differ, active).says("""
+    The ranks no longer have the same weights after the last step.
+    Hint: Every rank has to make every step, even when it has no rows for it.
+""")
 twice = {REDUCE: f"{REDUCE}; ring_allreduce(rows.clone())"}
 ex.mistake("talk", either(breaks(BYTES), breaks(MESSAGES)), twice).says("""
     It sends more than the gradients and one small tensor per step, and one small tensor
@@ -160,7 +170,6 @@ ex.mistake("talk", either(breaks(BYTES), breaks(MESSAGES)), twice).says("""
 
 ex.wrong("native collective", {REDUCE: "dist.all_reduce(p.grad)"})
 ex.wrong("wrong", {STEP: "p.zero_()"})
-ex.wrong("wrong", {STEP: f"{STEP} * ({THERE})"})
 ex.right({DIVIDE: "", STEP: f"{STEP} / rows"})
 every = "[float(len(y) * (i == r)) for i in range(n)]"
 n_and_r = "n, r, k = dist.get_world_size(), dist.get_rank(), 0"
