@@ -107,7 +107,7 @@ CHOSEN = {
     "05.4b": "empty_shard hangs",
     "06.1b": "too_few_chunks rounds",
     "06.2c": "ties_2 digits_3",
-    "07.1b": "by_sequences",
+    "07.1b": "means_4",
     "08.1b": "one_buffer_that_is_cut closes_before_it_is_full never_divides",
     "08.3b": "returns_the_model_less_its_buffers",
     "10.2b": "a_rank_without_work_leaves",

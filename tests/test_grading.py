@@ -618,7 +618,7 @@ def test_what_cases_hand_to_answers_is_left():
     """All else that makes cases is taken away where a submission runs."""
     every = [e for c in checker.CHAPTERS for e in checker.rubrics_of(c)]
     gone = {f"{f.__module__.rpartition('.')[2]}.{f.__name__}" for f in hollow.truths()}
-    assert {"ex_08_2.timing", "ex_07_3.plan", "ex_11_1.placed"} <= gone
+    assert {"ex_08_2.timing", "ex_16_1.truth", "ex_11_1.placed"} <= gone
     for exercise in every:
         assert any(f is _function(exercise.cases) for f in hollow.truths())
         for case in exercise.cases(np.random.default_rng(0)):

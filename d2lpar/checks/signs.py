@@ -201,6 +201,8 @@ def not_a_number(attempt):
 
 
 def _has_nan(value):
+    if isinstance(value, dict):
+        value = [*value.values()]
     if isinstance(value, list | tuple):
         return any(map(_has_nan, value))
     return bool(value.isnan().any()) if torch.is_tensor(value) else value != value

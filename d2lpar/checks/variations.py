@@ -28,10 +28,6 @@ def _pairs_two_off(pairs, n=0):
     return pairs and [(int(a) ^ 2, int(b) ^ 2) for a, b in pairs]
 
 
-def _padded(n, model, micro_batches):
-    return model, [(x, y.masked_fill(y == -100, -1)) for x, y in micro_batches]
-
-
 def _last_stage_first(value, n):
     """The rows of a schedule, from the last to the first."""
     rows = str(value).strip().split("\n") if hasattr(value, "home") else value
@@ -144,7 +140,6 @@ def _whole_loss(value, n):
 
 VARIATIONS = {
     "04.3b": Variation(back=_two_off, shows=_pairs_two_off),
-    "07.1b": Variation(given=_padded),
     "08.1b": Variation(given=lambda n, grads, *more: (grads[::-1], *more)),
     "08.3b": Variation(part=mirror),
     "09.1b": Variation(change={"cases": functools.partial(softsync_cases, power=2)}),

@@ -1,4 +1,4 @@
-"""What exercises of chapter 07 share."""
+"""What the checks of chapter 07 share."""
 
 import copy
 import math
@@ -6,7 +6,7 @@ import math
 import torch
 from torch import nn
 
-from ..judging import NO_NUMBER
+from d2lpar.checks.judging import NO_NUMBER
 
 ITEM = 8  # bytes of a float64
 CLASSES = 5
@@ -33,12 +33,17 @@ def weights(net):
 
 
 def near(came, wanted, case=None):
-    """Equal in kind and shape, and in value to 1e-10; `...` equals anything."""
+    """Equal in kind and shape, and in value to 1e-10; `...` equals anything.
+
+    A tensor of one number is as good as this number.
+    """
     if wanted is ...:
         return True
     if torch.is_tensor(wanted):
         alike = torch.is_tensor(came) and came.shape == wanted.shape
         return alike and torch.allclose(came.double(), wanted, rtol=1e-9, atol=1e-10)
+    if isinstance(wanted, dict):
+        return all(near(came[key], wanted[key]) for key in wanted)
     if isinstance(wanted, list):
         alike = isinstance(came, list) and len(came) == len(wanted)
         return alike and all(map(near, came, wanted))
@@ -61,3 +66,8 @@ def ring_bytes(sizes, n):
 def idle(case):
     """Some rank has nothing to compute on."""
     return not all(inputs[1] for inputs in case.inputs)
+
+
+def uneven(case):
+    """Ranks have different numbers of batches."""
+    return len({len(inputs[1]) for inputs in case.inputs}) > 1
