@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from conftest import ROOT
 from d2lpar import check
 from d2lpar.checks import answers, checker, signs, variations
-from d2lpar.checks.solutions import ex_05_1
+from d2lpar.checks.solutions import ex_05_1, ex_08_3
 from d2lpar.checks.varying import turned
 from d2lpar.cli import instructing
 from d2lpar.cli import main as cli
@@ -108,8 +108,7 @@ CHOSEN = {
     "06.1b": "too_few_chunks rounds",
     "06.2c": "ties_2 digits_3",
     "07.1b": "means_4",
-    "08.1b": "one_buffer_that_is_cut closes_before_it_is_full never_divides",
-    "08.3b": "returns_the_model_less_its_buffers",
+    "08.1b": "right full_2 sum_2",
     "10.2b": "a_rank_without_work_leaves",
     "11.2b": "never_clears returns_the_part",
     "13.1b": "a_schedule_object one_too_many",
@@ -184,15 +183,20 @@ def test_the_zoo_is_judged_as_in_public(varied, function, mistake, few, monkeypa
     assert report.mistake == mistake, report
 
 
+EDITED = [(ex_05_1, m) for m in ("root", "no batch", "rowless", "empty messages")]
+EDITED += [(ex_08_3, mistake) for mistake in ("wrong", "returns None")]
+
+
 @pytest.mark.night
-@pytest.mark.parametrize("mistake", ["root", "no batch", "rowless", "empty messages"])
-def test_an_edit_of_the_varied_answer_is_told_as_in_public(mistake):
-    cells = assign.cells_of(notebooks.read(solution("05.1")), "05.1")
-    assign.rewrite(cells, "05.1b", WORDS["05.1b"])
+@pytest.mark.parametrize(("module", "mistake"), EDITED)
+def test_an_edit_of_the_varied_answer_is_told_as_in_public(module, mistake):
+    name = module.ex.name
+    cells = assign.cells_of(notebooks.read(solution(name)), name)
+    assign.rewrite(cells, f"{name}b", WORDS[f"{name}b"])
     source = next(c["source"] for c in cells if "BEGIN SOLUTION" in c["source"])
-    varied = answers.of("05.1")._replace(source=source)
-    edits = next(one.edits for one in ex_05_1.ex.known if one.mistake == mistake)
-    report = check("05.1b", varied.make(varied.edited(edits)))
+    varied = answers.of(name)._replace(source=source)
+    edits = next(one.edits for one in module.ex.known if one.mistake == mistake)
+    report = check(f"{name}b", varied.make(varied.edited(edits)))
     assert report.mistake == mistake, report
 
 

@@ -569,10 +569,10 @@ FORBIDDEN = {  # what an answer tries: what it is told
         "look at its callers"
     ),
     DISGUISED: "under its own name",
-    "import d2lpar.checks.rubrics.ex_08_2 as m\nm.timing([], 1, None)": "for the truth",
+    "import d2lpar.checks.rubrics.ex_20_1 as m\nm.cases(None)": "for the truth",
     "from d2lpar.checks import checker\nfrom numpy.random import default_rng\n"
-    "next(iter(checker.find('08.2').cases(default_rng(0))))": "for the truth",
-    "import d2lpar.checks.rubrics.ex_08_2 as m\nopen(m.__file__)": (
+    "next(iter(checker.find('20.1').cases(default_rng(0))))": "for the truth",
+    "import d2lpar.checks.rubrics.ex_20_1 as m\nopen(m.__file__)": (
         "does not read the checks"
     ),
     "import d2lpar.checks.rubrics.ex_11_1": "does not read the checks",
@@ -586,7 +586,7 @@ TRY = """
 import json, os, sys
 from IPython.core.interactiveshell import InteractiveShell
 from d2lpar.grade import runner
-there = runner.Runner({"memory": 8e9, "secret": [], "exercises": ["08.2"]})
+there = runner.Runner({"memory": 8e9, "secret": [], "exercises": ["20.1"]})
 there.cell("import torch, d2lpar", 60)
 there.watch.checking = True
 told = []
@@ -618,7 +618,7 @@ def test_what_cases_hand_to_answers_is_left():
     """All else that makes cases is taken away where a submission runs."""
     every = [e for c in checker.CHAPTERS for e in checker.rubrics_of(c)]
     gone = {f"{f.__module__.rpartition('.')[2]}.{f.__name__}" for f in hollow.truths()}
-    assert {"ex_08_2.timing", "ex_16_1.truth", "ex_11_1.placed"} <= gone
+    assert {"ex_10_3.need", "ex_16_1.truth", "ex_11_1.placed"} <= gone
     for exercise in every:
         assert any(f is _function(exercise.cases) for f in hollow.truths())
         for case in exercise.cases(np.random.default_rng(0)):
@@ -643,7 +643,7 @@ def _function(cases):
 @pytest.mark.parametrize(
     ("source", "uses"),
     [
-        ("from d2lpar.checks.rubrics.ex_08_2 import timing", "d2lpar.checks"),
+        ("from d2lpar.checks.solutions.ex_08_2 import timing", "d2lpar.checks"),
         ("from d2lpar import checks", "d2lpar.checks"),
         ("import d2lpar as d\ndef f():\n    return d.checks.checker", "d2lpar.checks"),
         ("import importlib\nimportlib.import_module('d2lpar.checks.checker')",

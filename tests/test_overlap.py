@@ -16,7 +16,7 @@ import d2lpar
 from d2lpar import overlap
 from d2lpar.allreduce import costs, ring_allreduce
 from d2lpar.allreduce.shared_memory import shared_memory_allreduce
-from d2lpar.checks.rubrics import ex_08_2
+from d2lpar.checks.solutions import ex_08_2
 from d2lpar.overlap import (
     BucketedDDP,
     FlatDDP,
@@ -696,8 +696,10 @@ def busy_step(layers, bucket_bytes):
 @pytest.mark.parametrize("seed", [0, 82])
 def test_the_exercise_predicts_what_is_exposed(seed):
     alpha, n = 2e-5, 2
-    for case in ex_08_2.exposed_cases(np.random.default_rng(seed)):
+    for case in ex_08_2.cases(np.random.default_rng(seed)):
         layers, limit, seconds = case.inputs[0]
+        if not any(size for *_, size in layers):
+            continue  # there is nothing to wrap
         beta = (seconds(2e6) - seconds(1e6)) / 1e6
         cluster = d2lpar.Cluster.ideal(n, alpha, beta)
         at = {"world_size": n, "backend": "sim", "cluster": cluster}

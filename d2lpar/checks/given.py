@@ -2,7 +2,9 @@
 
 import zlib
 
+import torch
 import torch.distributed as dist
+from torch import nn
 
 from ..shared.played import Wire
 
@@ -30,3 +32,24 @@ class WireAndMemory(Wire):
     def __setstate__(self, state):
         vars(self).update(state)
         self.memory = self.memory or [x.view(-1) for x in self.tensors]
+
+
+class Drift(nn.Module):
+    """Its gradients depend on its buffers; a pass changes some, in place or not."""
+
+    def __init__(self, D, seed):
+        super().__init__()
+        made = torch.Generator().manual_seed(seed)
+        draw = lambda *shape: torch.randn(*shape, generator=made, dtype=torch.float64)
+        self.weight = nn.Parameter(draw(D, D) / D)
+        self.bias = nn.Parameter(draw(D))
+        self.register_buffer("mean", draw(D))
+        self.register_buffer("seen", torch.tensor(2**60 + 1 + seed % 1000))
+        self.register_buffer("scale", 1 + draw(1).square(), persistent=False)
+
+    def forward(self, x):
+        y = (x - self.mean) / self.scale @ self.weight + self.bias
+        with torch.no_grad():
+            self.mean = (self.mean + x.mean(0)) / 2
+            self.seen += (x > 0).sum()
+        return y

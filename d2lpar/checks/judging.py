@@ -227,7 +227,14 @@ def on_views(fn, case, **options):
 
 
 def _with_views(fn, *arguments):
-    return fn(*(x.detach() if torch.is_tensor(x) else x for x in arguments))
+    return fn(*map(_view, arguments))
+
+
+def _view(x):
+    """A view of a tensor, or of each in a list; anything else as it is."""
+    if isinstance(x, list):
+        return [_view(each) for each in x]
+    return x.detach() if torch.is_tensor(x) else x
 
 
 @contextlib.contextmanager

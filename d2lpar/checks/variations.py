@@ -140,8 +140,6 @@ def _whole_loss(value, n):
 
 VARIATIONS = {
     "04.3b": Variation(back=_two_off, shows=_pairs_two_off),
-    "08.1b": Variation(given=lambda n, grads, *more: (grads[::-1], *more)),
-    "08.3b": Variation(part=mirror),
     "09.1b": Variation(change={"cases": functools.partial(softsync_cases, power=2)}),
     "10.2b": Variation(part=mirror, call=_last_has_none),
     "10.3b": Variation(change={"cases": functools.partial(stage_cases, state=8)}),

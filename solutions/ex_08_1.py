@@ -1,0 +1,220 @@
+"""08.1 Half the bytes: average_on_wire(grads, wire, bucket_bytes, allreduce)."""
+
+from functools import partial
+from math import inf
+
+import torch
+
+from d2lpar.allreduce import costs, ring_allreduce
+from d2lpar.checks import requirements as rows
+from d2lpar.checks.exercise import Exercise
+from d2lpar.checks.judging import Case, argument, on_views
+from d2lpar.checks.signs import both
+
+FLOATS = (torch.float32, torch.float64, torch.bfloat16)
+DTYPES = [FLOATS[i] for i in (0, 0, 1, 2, 0, 2, 1, 0)]
+SHAPES = [(7, 6), (5,), (3, 9), (40,), (2, 2, 5), (11,), (6, 6), ()]
+# Relative errors: of a term when it is rounded, of a sum of up to five of them.
+ROUNDED = {torch.bfloat16: 2e-2, torch.float16: 4e-3, torch.float32: 1e-6}
+
+
+def agrees(came, wanted, case):
+    """Equal gradients, but for rounding; a None stays, as the list does."""
+    pairs = zip(came, wanted, strict=True)
+    return all(x is None or near(x, mean, case.inputs[0][1]) for x, mean in pairs)
+
+
+def near(came, mean, wire):
+    """Equal but for what rounding to one of the dtypes costs."""
+    worst = max(ROUNDED.get(dtype, 1e-12) for dtype in (wire, mean.dtype))
+    finite = mean[mean.isfinite()].double().abs().tolist()
+    most = worst * max([1.0, *finite])
+    return torch.allclose(came.double(), mean.double(), rtol=0, atol=most)
+
+
+ex = Exercise(
+    *("08.1", "mean_reference"), outcome=argument(0), agrees=agrees, perform=on_views
+)
+
+
+@ex.cases
+def cases(rng, reference):
+    """Gradients of three dtypes, some of them None; a few sizes of buckets."""
+    worlds = [(1, torch.float32, 64), (2, torch.bfloat16, 200), (3, torch.float64, 0)]
+    worlds += [(3, torch.float32, 300), (4, torch.bfloat16, 100_000)]
+    worlds += [(4, torch.float16, 120), (5, torch.bfloat16, 150)]
+    for n, wire, limit in worlds:
+        shapes = [SHAPES[i] for i in rng.permutation(len(SHAPES))]
+        nones = {1, 5} if n > 1 else {0}
+        yield call(reference, draw(rng, n, wire, shapes, nones), wire, limit)
+    for limit, count in (24, 7), (25, 6):  # full to the byte, and a byte more
+        grads = draw(rng, 2, torch.bfloat16, [(2, 3)] * count, ())
+        yield call(reference, grads, torch.bfloat16, limit)
+    large = [[torch.full((3,), x)] for x in (1e5, 1e3)]  # their mean fits into float16
+    yield call(reference, large, torch.float16, 100)
+
+
+def draw(rng, n, wire, shapes, nones):
+    """The gradients of each rank; their sum is infinite if `wire` is float16."""
+    large, columns = wire is torch.float16, []
+    for i, (shape, dtype) in enumerate(zip(shapes, DTYPES, strict=False)):
+        values = rng.uniform(0.5, 1, size=(n, *shape)) * (3e4 if large else 1)
+        values *= 1 if large else rng.choice([-1, 1], size=values.shape)
+        tensors = [torch.tensor(x).to(dtype) for x in values]
+        columns.append([None] * n if i in nones else tensors)
+    return [list(mine) for mine in zip(*columns, strict=True)]
+
+
+def call(reference, grads, wire, limit):
+    """One case."""
+    means = [[g if g is None else g.clone() for g in mine] for mine in grads]
+    reference(means)
+    inputs = [(mine, wire, limit, ring_allreduce) for mine in grads]
+    facts = {"wire": str(wire)[6:], "bucket_bytes": limit}
+    return Case.of(len(grads), inputs, means, **facts, gradients=len(grads[0]))
+
+
+def buckets(case, slip=""):
+    """The elements of each bucket, in the order in which they travel."""
+    grads, wire, limit, _ = case.inputs[0]
+    found, size = [], inf  # so the first gradient begins a bucket
+    for g in grads if slip == "front" else grads[::-1]:
+        if g is None:
+            continue
+        more = g.numel() * (g.dtype if slip == "own bytes" else wire).itemsize
+        full = size > limit if slip == "overfull" else size >= limit
+        if size + more > limit if slip == "not filled" else full:
+            found, size = [*found, 0], 0
+        found[-1] += g.numel()
+        size += more
+    return found
+
+
+def rings(case, slip=""):
+    """Bytes that each rank sends, of each bucket."""
+    n, item = case.n, case.inputs[0][1].itemsize
+    for size in buckets(case, slip):
+        chunks = costs.chunk_sizes(size, n)
+        kept = [chunks[r] + chunks[(r + 1) % n] for r in range(n)]
+        yield [(2 * size - k) * item for k in kept]
+
+
+def cuts(slip, attempt):
+    """Are the buckets as this slip makes them?  "" makes none."""
+    sent = [event.bytes for event in attempt.run.timeline.rows[0].get("send", [])]
+    each = 2 * (attempt.case.n - 1) or 1
+    came = sorted(sum(sent[i : i + each]) for i in range(0, len(sent), each))
+    return came == sorted(ring[0] for ring in rings(attempt.case, slip))
+
+
+def cut(slip, attempt):
+    """All outcomes are right, and all buckets are as this slip makes them."""
+    several = [each for each in attempt.attempts if each.case.n > 1]
+    if not all(each.right for each in attempt.attempts) or cuts("", attempt):
+        return False
+    return all(cuts(slip, each) for each in several)
+
+
+sizes = lambda case: list(map(sum, zip(*rings(case), strict=True)))
+full = lambda case: buckets(case) != buckets(case, "overfull")
+limit = lambda case: case.facts["bucket_bytes"]
+ex.boundaries(
+    *("one rank", "two ranks", "no power of two"),
+    empty_share=lambda case: min(buckets(case)) < case.n,
+    exactly_full=both(full, limit),
+    one_bucket=lambda case: limit(case) > 10_000,
+    no_limit=lambda case: limit(case) == 0,
+    no_none=lambda case: None not in case.inputs[0][0],
+    overflow=lambda case: case.facts["wire"] == "float16",
+)
+ex.exactly(
+    messages=lambda case: len(buckets(case)) * case.n * 2 * (case.n - 1), bytes=sizes
+)
+ex.require(rows.same_bits(), rows.from_messages())
+
+# Texts of the answer, for edits
+
+MEAN, DIVIDES, SUMS = "(x / n).to(wire).reshape(-1)", "(x / n)", "allreduce(flat)"
+SIZE, ORDER, COPY = "g.numel() * wire.itemsize", "reversed(there)", "x.copy_(piece"
+FULL, LAST = "size >= bucket_bytes", " or g is there[0]"
+
+# Mistakes of its own
+
+after = {DIVIDES: "x", SUMS: f"{SUMS}\n            flat /= n"}
+ex.slip("infinite", after).says("""
+    A sum overflows float16 and becomes infinite, although the mean would fit.
+    Hint: The largest number of float16 is 65504. Which step comes too late, or which
+    number is too large for it, before the numbers are added up?
+""")
+ex.slip("infinite", {MEAN: "x.to(wire).reshape(-1) / n"})
+ex.slip("sum", {DIVIDES: "x"}).says("""
+    The gradients are sums over the ranks, so they are n times too large.
+    Hint: `allreduce` sums, and the exercise asks for the mean.
+""")
+ex.slip("sum", {MEAN: "x.double().reshape(-1)"})
+ex.slip("rest", {LAST: ""}).says("""
+    The gradients of the last bucket are what they were, because it is never sent.
+    Hint: The last bucket may not be full when the list comes to its end.
+""")
+first = {ORDER: "there", "there[0]": "there[-1]"}
+ex.mistake("front", partial(cut, "front"), first).says("""
+    It fills the buckets starting from the first gradient of the list.
+    Hint: The backward pass computes the gradient of the last layer first.
+""")
+own = {SIZE: "g.nbytes"}
+ex.mistake("own bytes", partial(cut, "own bytes"), own).says("""
+    It fills the buckets by the bytes of the gradients, not by the bytes on the wire.
+    Hint: A float64 has 8 bytes, but as bfloat16 it takes only 2 on the wire.
+""")
+
+
+def not_when_full(attempt):
+    """It closes a bucket before it is full, or only when it is more than full."""
+    return cut("overfull", attempt) or cut("not filled", attempt)
+
+
+ex.mistake("full", not_when_full, {FULL: "size > bucket_bytes"}).says("""
+    Some bucket is not closed by the gradient with which it becomes full.
+    Hint: Compare after a gradient was added, and look at what happens when the bucket
+    has exactly `bucket_bytes`.
+""")
+
+
+following = "g, following in zip(there[::-1], [*there[-2::-1], there[0]])"
+filled = f"size + {SIZE.replace('g', 'following', 1)} > bucket_bytes"
+ex.wrong("full", {"g in reversed(there)": following, FULL: filled})
+
+
+wide = {DIVIDES: "(x.double() / n)", ".to(wire)": ""}
+ex.mistake("wide", ex.costs("bytes"), wide).says("""
+    It sends more bytes than the gradients take in the dtype of the wire.
+    Hint: The result of `torch.cat` has the widest of the dtypes that go into it.
+""")
+
+# Answers to which the general sentences apply
+
+ex.wrong("not in place", {COPY: "x = (piece"})
+ex.wrong("not in place", {f"{COPY}.view(x.shape))": "x.data = piece.view_as(x).to(x)"})
+in_the_list = "grads[:] = [piece.view_as(x) if x is y else y for y in grads]"
+ex.wrong("not in place", {f"{COPY}.view(x.shape))": in_the_list})
+ex.wrong("raises", {"[g for g in grads if g is not None]": "grads"})
+ex.wrong("raises", {SUMS: f"flat = {SUMS}"})
+ex.wrong("costly", {FULL: "True"})
+ex.wrong("costly", {FULL: "False"})
+ex.wrong("native collective", {SUMS: "dist.all_reduce(flat)"})
+ex.wrong("pattern", {SUMS: "pass"})
+ex.right({DIVIDES: "(x.double() * (1 / n))", SUMS: "allreduce(flat, None)"})
+ex.right({f"{COPY}.view(x.shape))": "x[...] = piece.reshape(x.shape)"})
+
+
+ex.variation(
+    "b",
+    varied="direction: gradients come in the order of the backward pass",
+    differs="It fills the buckets from the end of the list, but here they begin at its "
+    "front.",
+    given=lambda n, grads, *more: (grads[::-1], *more),
+    says={
+        "front": "It fills the buckets starting from the end of the list. Hint: Here "
+        "the backward pass computes the gradients in the order of the list."
+    },
+)
