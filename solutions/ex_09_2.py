@@ -106,17 +106,15 @@ ex.slip("no notes", {BUSY: "2 * (alpha + beta * part)"}).says("""
 ex.slip("no notes", {BUSY: "3 * alpha + 2 * beta * part"})
 ex.slip("no notes", {BUSY: "2 * alpha + beta * (16 + 2 * part)"})
 ex.slip("messages of a worker", {f"(seconds + {SUM})": "seconds"}).says("""
-    It counts too few workers, because a task takes a worker longer than it does here.
+    It leaves out a part of the time that a worker needs for a task.
     Hint: With whom does a worker exchange messages for a task? With every server, one
     after the other, and empty messages with a server without layers.
 """)
 ex.slip("messages of a worker", {SUM: "slowest"})
 full = "sum(time for time, part in zip(busy, parts) if part)"
 ex.slip("messages of a worker", {SUM: full})
-each, numbered = (
-    "alpha * {} + beta * (16 + 2 * part)",
-    "for j, part in enumerate(parts)",
-)
+each = "alpha * {} + beta * (16 + 2 * part)"
+numbered = "for j, part in enumerate(parts)"
 layers = each.format("(1 + 2 * owner.count(j))")
 ex.slip("message a layer", {BUSY: layers, OF: numbered}).says("""
     It counts a message for each layer.
@@ -146,9 +144,8 @@ last = "servers - 1 - busy[::-1].index(slowest), "
 ex.wrong("wrong", {WHICH: last})
 ex.wrong("wrong", {f"{WHICH}1 / slowest, workers": WHICH.strip(", ")})
 ex.wrong("wrong", {"1 / slowest": "slowest"})
-ex.wrong("wrong", {"max(busy)": "3 * alpha + beta * (16 + 2 * max(sizes))"})
+ex.wrong("wrong", {WHICH: "owner[sizes.index(max(sizes))], "})
 up = "next(k for k in range(1, 9**6) if k * slowest >= seconds + sum(busy))"
 ex.right({WORKERS: up})
-ex.right(
-    {f"return {WHICH}1 / slowest, workers": f"return [{WHICH}1 / slowest, workers]"}
-)
+RESULT = f"{WHICH}1 / slowest, workers"
+ex.right({f"return {RESULT}": f"return [{RESULT}]"})
