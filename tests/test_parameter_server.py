@@ -9,7 +9,7 @@ import d2lpar
 from d2lpar import allreduce as a
 from d2lpar import parameter_server as ps
 from d2lpar.allreduce.costs import ring_cost
-from d2lpar.checks.rubrics import ex_09_2 as rubric
+from d2lpar.checks.solutions import ex_09_2
 
 STEPS = 3
 SGD = "SGD with momentum", lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)
@@ -644,7 +644,7 @@ def uneven(sizes, owner, servers, alpha, beta, pause, workers, tasks):
 def test_the_bottleneck_of_exercise_2_is_the_simulators():
     plan = [40_000, 400_000, 8_000], [0, 1, 1], 2, 2e-5, 1e-9
     pause = 5e-3
-    server, rate, workers = rubric.limits(plan[2], *plan[:2], *plan[3:], pause)
+    server, rate, workers = ex_09_2.limits(*plan, pause)
     cluster = d2lpar.Cluster.ideal(2 + workers + 3, 2e-5, 1e-9)
 
     def made(count, tasks=12):
