@@ -522,7 +522,7 @@ def starts(how):
     work = dist.all_reduce(x, async_op=True)
     if how != "all_reduce":
         work.wait()
-    work = (dist.isend if r == 0 else dist.irecv)(x, 1 - r)
+    work = (dist.isend if r == 0 else dist.irecv)(torch.ones(3), 1 - r)
     if how != "isend" or r == 1:
         work.wait()
     future = dist.all_reduce(torch.ones(2), async_op=True).get_future()
