@@ -60,6 +60,7 @@ RACES = {
     "printed": (reduced(print), "read x"),
     "to numpy": (reduced(lambda x: x.numpy()), "read x"),
     "to a list": (reduced(lambda x: x.tolist()), "read x"),
+    "drawn anew": (reduced(lambda x: x.random_()), "changed x"),
     "written by out=": (reduced(lambda x: torch.ones(3, 4, out=x)), "changed x"),
     "a view of it": (reduced(lambda x: x.t()[0].add_(1)), "changed x"),
     "a slice across": (reduced(lambda x: x[:, 2].sum()), "read x"),

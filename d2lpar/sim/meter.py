@@ -8,14 +8,21 @@ import torch
 from torch.utils.flop_counter import flop_registry
 
 from . import races
-from .torch_private import FakeTensor, TorchDispatchMode, load_compiler, never_compiled
+from .torch_private import (
+    FakeTensor,
+    TorchDispatchMode,
+    dense_parts,
+    is_dense,
+    load_compiler,
+    never_compiled,
+    tensors_in,
+)
 
 _LAYOUT_ONLY = ("empty", "new_empty", "detach", "alias")
 EMPTY = "empty"  # the name under which new memory without values is charged
 MOST_SHAPES = 10_000  # so many are remembered
 _shapes = {}  # (operation, shapes of its arguments) -> shape of its result
 _kinds = {}  # id of an operation -> (what `_kind` says of it, the operation)
-_PLUMBING = ("c10d", "_c10d_functional", "_dtensor", "prim", "profiler")
 
 
 class Meter(TorchDispatchMode):
@@ -65,7 +72,7 @@ class Meter(TorchDispatchMode):
             out = _shaped(func, args, kwargs or {})
         else:
             out = func(*args, **kwargs) if kwargs else func(*args)
-        if creates == "fresh" and _is_dense(out):
+        if creates == "fresh" and is_dense(out):
             storage = out.untyped_storage()
             if storage._cdata not in self.live:
                 self.add(storage, storage._cdata)
@@ -74,7 +81,7 @@ class Meter(TorchDispatchMode):
         if self.charge is not None:
             if costs:
                 self._charge(func, args, kwargs or {}, out)
-            elif creates == "fresh" and _is_dense(out):
+            elif creates == "fresh" and is_dense(out):
                 self.charge(EMPTY, 0, out.nbytes, out.dtype)
         return out
 
@@ -107,10 +114,12 @@ class Meter(TorchDispatchMode):
 
     def _count(self, out, args):
         for tensor in out if isinstance(out, (list, tuple)) else (out,):
-            for part in _parts(tensor):
+            for part in dense_parts(tensor):
                 storage = part.untyped_storage()
                 key = storage._cdata
-                if key not in self.live and key not in map(_storage_id, _tensors(args)):
+                if key not in self.live and key not in map(
+                    _storage_id, tensors_in(args)
+                ):
                     self.add(storage, key)
 
     def add(self, storage, key):
@@ -141,7 +150,7 @@ class Meter(TorchDispatchMode):
     def _charge(self, func, args, kwargs, out):
         # what is only written, `out=...`, is among the arguments and the results
         given = [value for name, value in kwargs.items() if name != "out"]
-        tensors = list(_tensors((*args, *given, out)))
+        tensors = list(tensors_in((*args, *given, out)))
         if not tensors:
             return
         moved = sum(t.nbytes for t in tensors)
@@ -149,7 +158,7 @@ class Meter(TorchDispatchMode):
         if counter is not None:
             flops = int(counter(*args, **kwargs, out_val=out))
         else:
-            flops = sum(t.numel() for t in _tensors((out,)))
+            flops = sum(t.numel() for t in tensors_in((out,)))
         name = func._schema.name.split("::")[1]
         self.charge(name, flops, moved, tensors[0].dtype)
 
@@ -222,12 +231,12 @@ def _are_new(parts, args):
     tensors = [part for part in parts if part is not None]
     if not all(map(_is_plain, tensors)):
         return False
-    others = [_storage_id(t) for t in (*tensors, *_tensors(args))]
+    others = [_storage_id(t) for t in (*tensors, *tensors_in(args))]
     return all(others.count(_storage_id(t)) == 1 for t in tensors)
 
 
 def _is_plain(out):
-    if type(out) is not torch.Tensor or not out.is_meta or not _is_dense(out):
+    if type(out) is not torch.Tensor or not out.is_meta or not is_dense(out):
         return False
     if out.storage_offset() or out.is_conj() or out.is_neg():
         return False
@@ -240,27 +249,6 @@ def _storage_id(tensor):
     return tensor.untyped_storage()._cdata
 
 
-def _is_dense(value):
-    return isinstance(value, torch.Tensor) and value.layout is torch.strided
-
-
-def _parts(value):
-    """The dense tensors of which a value consists: itself, or those of a sparse one."""
-    if _is_dense(value):
-        return [value]
-    if isinstance(value, torch.Tensor) and value.layout is torch.sparse_coo:
-        return [value._indices(), value._values()]
-    return []
-
-
-def _tensors(values):
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            yield from _parts(value)
-        elif isinstance(value, (list, tuple)):
-            yield from _tensors(value)
-
-
 def _kind(func):
     """(creates, costs): what an operation does, from its schema.
 
@@ -268,7 +256,7 @@ def _kind(func):
                 argument's; None: they are views, or its arguments
     """
     space, name = func._schema.name.split("::")
-    if space in _PLUMBING or name == "_unsafe_view":
+    if space in races.NO_DATA or name == "_unsafe_view":
         return ("maybe", False)
     if name == "lift_fresh":  # the last step of torch.tensor(...)
         return ("fresh", False)

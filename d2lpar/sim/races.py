@@ -8,26 +8,22 @@ and how long the call takes does not.
 import sys
 
 import numpy as np
-import torch
 
-from ..report.calls import MESSAGES
+from .torch_private import is_dense, tensors_in
 
-NAMES_ONLY = ("empty", "new_", "zeros_like", "ones_like", "full_like", "rand")
+# Operations that use no values: those of these names, and all of these libraries.
+SHAPES_ONLY = ("empty", "new_", "zeros_like", "ones_like", "full_like")
+SHAPES_ONLY += ("rand_like", "randn_like", "randint_like")
 NO_DATA = ("c10d", "_c10d_functional", "_dtensor", "prim", "profiler")
 
 
 def spans(call):
     """Return what a Call uses, in pieces: (begin, end, whether it writes, tensor)."""
-    found = call.spans
-    if found is None:
-        if call.kind in MESSAGES:
-            found = [_span((call.inputs or call.outputs)[0], call.kind == "recv")]
-        else:
-            writes = not _only_reads(call)
-            found = [_span(tensor, writes) for tensor in call.outputs]
-            found += [_span(tensor, False) for tensor in call.inputs]
-        call.spans = found
-    return found
+    if call.spans is None:
+        writes = not _only_reads(call)
+        call.spans = [_span(tensor, writes) for tensor in call.outputs]
+        call.spans += [_span(tensor, False) for tensor in call.inputs]
+    return call.spans
 
 
 def _only_reads(call):
@@ -50,21 +46,10 @@ def _address(tensor):
     return (key << 48) + tensor.storage_offset() * tensor.itemsize
 
 
-def tensors_in(value):
-    """Every tensor in a value, its lists and its dictionaries."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, dict):
-        yield from tensors_in(list(value.values()))
-    elif isinstance(value, (list, tuple)):
-        for each in value:
-            yield from tensors_in(each)
-
-
 def touches(func):
     """[(position, name, writes)] of the arguments whose values an operation uses."""
     space, name = func._schema.name.split("::")
-    if space in NO_DATA or name.startswith(NAMES_ONLY):
+    if space in NO_DATA or name.startswith(SHAPES_ONLY):
         return []
     found = []
     for k, argument in enumerate(func._schema.arguments):
@@ -78,11 +63,10 @@ def met(calls, uses, args, kwargs=None):
     """(call, tensor, "read" or "changed") where one in flight is touched, or None."""
     for k, name, writes in uses:
         value = args[k] if k < len(args) else (kwargs or {}).get(name)
-        for tensor in value if isinstance(value, (list, tuple)) else (value,):
-            if isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided:
-                for call in calls:
-                    if _meet(tensor, spans(call), writes):
-                        return call, tensor, "changed" if writes else "read"
+        for tensor in tensors_in([value]):
+            for call in calls:
+                if _meet(tensor, spans(call), writes):
+                    return call, tensor, "changed" if writes else "read"
     return None
 
 
@@ -137,8 +121,7 @@ def name_of(tensor, where):
     while frame is not None:
         if (frame.f_code.co_filename, frame.f_lineno) == tuple(where):
             for name, value in frame.f_locals.items():
-                if isinstance(value, torch.Tensor) and value.layout is torch.strided:
-                    if value.untyped_storage()._cdata == key:
-                        return name
+                if is_dense(value) and value.untyped_storage()._cdata == key:
+                    return name
         frame = frame.f_back
     return "a tensor"

@@ -31,7 +31,7 @@ from ..report.threads import (
     processor,
     users_part,
 )
-from . import by_value, races, ship, torch_private
+from . import by_value, ship, torch_private
 from .environment import own_environments
 from .interrupts import Interrupts
 from .matching import Matching
@@ -393,6 +393,6 @@ def _call(engine, payload):
     engine.function = beginning(fn)
     with engine.meter:
         value = fn(*args, **kwargs)
-    for tensor in races.tensors_in(value) if engine.open else ():
+    for tensor in torch_private.tensors_in([value]) if engine.open else ():
         engine.looked_at(tensor, "returned")
     return ship.pack_result(value)

@@ -17,9 +17,12 @@ from .tensors import (
     TorchDispatchMode,
     after_backward,
     copy_raw,
+    dense_parts,
     inside_backward,
+    is_dense,
     load_compiler,
     never_compiled,
     raw_tensors,
     replace_file_writer,
+    tensors_in,
 )

@@ -62,6 +62,31 @@ def in_one_piece(tensor):
 _CHANNELS_LAST = torch.channels_last
 
 
+def is_dense(value):
+    """Is it a tensor with memory of its own, or with shapes alone?"""
+    return isinstance(value, torch.Tensor) and value.layout is torch.strided
+
+
+def dense_parts(value):
+    """The dense tensors of which a value consists: itself, or those of a sparse one."""
+    if is_dense(value):
+        return [value]
+    if isinstance(value, torch.Tensor) and value.layout is torch.sparse_coo:
+        return [value._indices(), value._values()]
+    return []
+
+
+def tensors_in(values):
+    """Every dense part of the values, of their lists and of their dictionaries."""
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield from dense_parts(value)
+        elif isinstance(value, (list, tuple)):
+            yield from tensors_in(value)
+        elif isinstance(value, dict):
+            yield from tensors_in(value.values())
+
+
 class raw_tensors:
     """Inside, tensor operations are unseen: no autograd, no dispatch modes."""
 
