@@ -204,15 +204,9 @@ class RecordedEngine(Engine):
 
     # what the others bring to the same communication
 
-    def agree(self, meta):
-        number, asked = super().agree(meta)
-        every = tuple(range(self.world_size))
-        key = ("c", "new_group", every, number)
-        self.journal.sign(key, meta, asked.where)
-        for rank in every:
-            found = rank != self.rank and self.board.ranks[rank].signature(key)
-            if found and found[0] != meta:
-                self._disagree(key, meta, rank, found[0])
+    def agree(self, ranks):
+        """Raise MismatchError where another rank makes another group now."""
+        self._compare(self.asked_for(ranks))
 
     def _compare(self, call):
         """Raise MismatchError where this call does not fit what others have begun."""

@@ -16,7 +16,7 @@ import sysconfig
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from .calls import MESSAGES, cost_of, entry_of
+from .calls import MESSAGES, Call, cost_of, entry_of
 
 _TORCH = os.path.dirname(sys.modules["torch"].__file__) + os.sep
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -230,12 +230,13 @@ class Engine:
         finally:
             self._batch = 0
 
-    def agree(self, meta):
-        """All ranks of the world make this group now, or one is told; gives which."""
+    def asked_for(self, ranks):
+        """The Call of all ranks of the world that a new group of these ranks is."""
         self.groups_asked += 1
-        return self.groups_asked, Waiting(
-            str(meta), where_called(), meta.kind, "world", (), meta=str(meta)
-        )
+        every, made = tuple(range(self.world_size)), str(list(ranks))
+        call = Call("new_group", "new_group", every, self.rank, op=made)
+        call.seq, call.where = self.groups_asked, where_called()
+        return call
 
     def group_made(self, group, store):
         """A process group of this rank exists."""

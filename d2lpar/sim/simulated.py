@@ -85,9 +85,10 @@ class SimulatedEngine(Engine):
 
     # what a rank asks for
 
-    def agree(self, meta):
-        number, asked = super().agree(meta)
-        self.sim.agree(number, Status(self.rank, "blocked", asked))
+    def agree(self, ranks):
+        """All ranks make this group now, or the run ends."""
+        call = self.asked_for(ranks)
+        self.sim.agree(call.seq, Status(self.rank, "blocked", waiting(call)))
 
     def group_made(self, group, store):
         number = self.sim.matching.number_of(group.key, group.ranks)

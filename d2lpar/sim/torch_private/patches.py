@@ -12,7 +12,6 @@ import torch.distributed.nn.functional  # it keeps the group of the moment of it
 from torch.autograd import profiler
 from torch.distributed import device_mesh
 
-from ...report.calls import Meta
 from .. import by_value
 from ..patching import in_both, patched
 from .group import Group, join_again
@@ -102,8 +101,7 @@ def _of_this_world(original):
         if engine is None:
             return original(ranks, timeout, backend, *more, **options)
         if not (options.get("use_local_synchronization") or any(more[1:2])):
-            every = range(engine.world_size) if ranks is None else ranks
-            engine.agree(Meta("new_group", str(list(every)), None, (), ()))
+            engine.agree(range(engine.world_size) if ranks is None else ranks)
         with engine.groups_on_host(backend == "gloo"):
             return original(ranks, timeout, None, *more, **options)
 
