@@ -156,14 +156,20 @@ def test_opposite_messages_without_a_batch_are_warned_of():
     assert sim(exchange_all, 10, n=2).warnings == []
 
 
-def forgets_to_wait():
+def looks_before_it_waits():
     other = 1 - dist.get_rank()
     x, y = torch.full((3,), 7.0), torch.zeros(3)
+    seen = y.numpy()  # which nobody watches
     works = [dist.isend(x, other), dist.irecv(y, other)]
-    early = y.clone()
+    early = seen.copy()
     for work in works:
         work.wait()
-    return early
+    return early, y
+
+
+def test_data_arrives_when_the_transfer_ends_not_before():
+    for early, late in sim(looks_before_it_waits, n=2).results:
+        assert early.tolist() == [0.0] * 3 and late.tolist() == [7.0] * 3
 
 
 def polls():
