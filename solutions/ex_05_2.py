@@ -104,13 +104,6 @@ def instead(text):
 
 # Mistakes of its own
 
-
-at_once = CHAIN.replace("dist.recv(", "works += [dist.irecv(")
-at_once = at_once.replace("dist.send(", "works += [dist.isend(").replace(
-    "% n)", "% n)]"
-)
-at_once = f"works = []\n    {at_once}\n    [work.wait() for work in works]"
-ex.wrong("race", instead(at_once))
 by_rank = {GATHER: GATHER.replace("(i - root) % n", "i")}
 elsewhere = only(lambda case: case.facts["root"])
 ex.mistake("places", elsewhere, by_rank).says("""
@@ -192,6 +185,12 @@ ex.wrong("not in place", {SPLIT: f"x = x.clone()\n    {SPLIT}"})
 ex.wrong("costly", {"min(low + 2 * half, n)": "n"})
 ex.wrong("raises", instead(scatter.replace("range(1, n)", "range(n)")))
 ex.wrong("hangs", instead(CHAIN.replace("place < n - 1", "n > 1")))
+at_once = CHAIN.replace("dist.recv(", "works += [dist.irecv(")
+at_once = at_once.replace("dist.send(", "works += [dist.isend(").replace(
+    "% n)", "% n)]"
+)
+at_once = f"works = []\n    {at_once}\n    [work.wait() for work in works]"
+ex.wrong("race", instead(at_once))
 ex.wrong("race", {SEND: "dist.isend(upper"})
 ex.wrong("native collective", instead("dist.broadcast(x, root)"))
 to_the_left = """for k in range(n - 1):

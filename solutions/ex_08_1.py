@@ -33,7 +33,7 @@ def near(came, mean, wire):
 
 
 ex = Exercise(
-    *("08.1", "mean_reference"), outcome=argument(0), agrees=agrees, perform=on_views
+    "08.1", "mean_reference", outcome=argument(0), agrees=agrees, perform=on_views
 )
 
 
@@ -118,8 +118,8 @@ def cut(slip, attempt):
 sizes = lambda case: list(map(sum, zip(*rings(case), strict=True)))
 full = lambda case: buckets(case) != buckets(case, "overfull")
 limit = lambda case: case.facts["bucket_bytes"]
+ex.boundaries("one rank", "two ranks", "no power of two")
 ex.boundaries(
-    *("one rank", "two ranks", "no power of two"),
     empty_share=lambda case: min(buckets(case)) < case.n,
     exactly_full=both(full, limit),
     one_bucket=lambda case: limit(case) > 10_000,
@@ -178,13 +178,9 @@ ex.mistake("full", not_when_full, {FULL: "size > bucket_bytes"}).says("""
     Hint: Compare after a gradient was added, and look at what happens when the bucket
     has exactly `bucket_bytes`.
 """)
-
-
 following = "g, following in zip(there[::-1], [*there[-2::-1], there[0]])"
 filled = f"size + {SIZE.replace('g', 'following', 1)} > bucket_bytes"
 ex.wrong("full", {"g in reversed(there)": following, FULL: filled})
-
-
 wide = {DIVIDES: "(x.double() / n)", ".to(wire)": ""}
 ex.mistake("wide", ex.costs("bytes"), wide).says("""
     It sends more bytes than the gradients take in the dtype of the wire.

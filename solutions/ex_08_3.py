@@ -40,8 +40,8 @@ def allowed(case):
     return (case.n - 1) * (parameters + (steps + 1) * buffers + 2 * steps * parameters)
 
 
+ex.boundaries("one rank", "two ranks", "no power of two")
 ex.boundaries(
-    *("one rank", "two ranks", "no power of two"),
     no_batch=lambda case: case.facts["steps"] == 0,
     one_batch=lambda case: case.facts["steps"] == 1,
     more_than_53_bits=lambda case: case.expected[0]["seen"] > 2**53,

@@ -155,7 +155,8 @@ class Exercise:
         reads, words = dict(reads), {}
         for name in self._questions:
             told = _words(dict(says).get(name, ""))
-            others = {k: _replaced(t, reads) for k, t in self.words[name].items()}
+            mine = self.words.get(name, {})
+            others = {k: _replaced(text, reads) for k, text in mine.items()}
             words[name] = others | {k: text for k, text in told.items() if text}
         words |= {"varied": varied, "differs": differs, "rows": dict(rows)}
         self._variations[self.name + letter] = Variation(**how, words=words)

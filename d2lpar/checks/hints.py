@@ -125,10 +125,6 @@ def _costly(exercise, attempts, failing):
     return text
 
 
-def _wrong(exercise, attempts, failing):
-    return _related(exercise, failing)
-
-
 def _race(exercise, attempts, failing):
     if not signs.races(failing[0]):
         return None
@@ -145,7 +141,7 @@ RECOGNISERS = {
     "not in place": _not_in_place,
     "pattern": _pattern,
     "costly": _costly,
-    "wrong": _wrong,
+    "wrong": lambda exercise, attempts, failing: _related(exercise, failing),
 }
 
 
@@ -178,42 +174,36 @@ COUNTS = {
     "n^2": lambda n: n * n,
 }
 COUNTED = {"rounds": "takes {} rounds", "messages of all ranks": "sends {} messages"}
-TIMES = {"the": 1, "twice the": 2, "three times the": 3, "four times the": 4}
-TIMES |= {f"{name} times the": COUNTS[name] for name in ("n-1", "n", "2(n-1)")}
+TIMES = {"twice": lambda n: 2, "three times": lambda n: 3, "four times": lambda n: 4}
+TIMES |= {f"{name} times": COUNTS[name] for name in ("n-1", "n", "2(n-1)")}
 
 
 def _count(row, attempts):
     """How much it is, in all calls that are right, as a count; None if none fits."""
-    found = [
-        (
-            attempt.case.n,
-            total(row.measured(attempt)),
-            total(row.allowed(attempt.case)),
-        )
-        for attempt in attempts
-        if attempt.right and attempt.case.n > 1
-    ]
-    ns = {n for n, _, _ in found}
-    if row.label in COUNTED and len(ns) > 2:
-        came = _name(lambda n, came, limit: came, found)
-        enough = _name(lambda n, came, limit: limit, found)
+    right = [attempt for attempt in attempts if attempt.right and attempt.case.n > 1]
+    ns = [attempt.case.n for attempt in right]
+    figures = [_total(row.measured(attempt)) for attempt in right]
+    limits = [_total(row.allowed(attempt.case)) for attempt in right]
+    if row.label in COUNTED and len({*ns}) > 2:
+        came, enough = _name(ns, figures), _name(ns, limits)
         if came and enough:
             return f"it {COUNTED[row.label].format(came)}, and {enough} are enough"
-    more = [triple for triple in found if triple[1] != triple[2]]
+    every = zip(ns, figures, limits, strict=True)
+    more = [(n, came, limit) for n, came, limit in every if came != limit]
     for name, times in TIMES.items() if len(more) > 2 else ():
-        factor = times if callable(times) else lambda n, times=times: times
-        if all(came == factor(n) * limit for n, came, limit in more):
-            return f'"{row.label}" is {name} figure that is allowed'
+        if all(came == times(n) * limit for n, came, limit in more):
+            return f'"{row.label}" is {name} the figure that is allowed'
     return None
 
 
-def total(figures):
+def _total(figures):
     """One figure for all ranks."""
     return sum(figures) if isinstance(figures, list) else figures
 
 
-def _name(figure, found):
-    fits = lambda count: all(figure(*triple) == count(triple[0]) for triple in found)
+def _name(ns, figures):
+    """The first count that gives these figures for these numbers of ranks, or None."""
+    fits = lambda count: list(map(count, ns)) == figures
     return next((name for name, count in COUNTS.items() if fits(count)), None)
 
 
