@@ -6,7 +6,7 @@ import math
 import torch
 from torch import nn
 
-from d2lpar.checks.judging import NO_NUMBER
+from d2lpar.checks.equality import NO_NUMBER
 
 ITEM = 8  # bytes of a float64
 CLASSES = 5

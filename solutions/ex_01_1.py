@@ -4,8 +4,9 @@ from functools import partial
 
 import numpy as np
 
+from d2lpar.checks.equality import near, numbers
 from d2lpar.checks.exercise import Exercise
-from d2lpar.checks.judging import Case, Requirement, near, numbers, on_ranks
+from d2lpar.checks.judging import Case, Requirement, on_ranks
 from d2lpar.checks.signs import breaks, wrong
 from d2lpar.shared.played import Device
 

@@ -2,8 +2,9 @@
 
 from itertools import product
 
+from d2lpar.checks.equality import NO_NUMBER, close
 from d2lpar.checks.exercise import Exercise
-from d2lpar.checks.judging import NO_NUMBER, Case, close
+from d2lpar.checks.judging import Case
 from d2lpar.checks.signs import wrong
 
 

@@ -4,8 +4,9 @@ import torch
 
 from d2lpar.checks import requirements as rows
 from d2lpar.checks import signs
+from d2lpar.checks.equality import same
 from d2lpar.checks.exercise import Exercise
-from d2lpar.checks.judging import Case, Requirement, same
+from d2lpar.checks.judging import Case, Requirement
 from d2lpar.checks.signs import both, breaks
 
 NAMES = ("dW", "db", "dV", "dc", "dx")

@@ -7,8 +7,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from d2lpar.checks import signs
+from d2lpar.checks.equality import numbers, same
 from d2lpar.checks.exercise import Exercise
-from d2lpar.checks.judging import Case, numbers, same
+from d2lpar.checks.judging import Case
 from d2lpar.checks.signs import both
 from d2lpar.shared.footprint import kept
 

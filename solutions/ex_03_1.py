@@ -5,9 +5,10 @@ from itertools import product, starmap
 import torch
 
 from d2lpar.checks import signs
+from d2lpar.checks.equality import same
 from d2lpar.checks.exercise import Exercise
 from d2lpar.checks.given import WireAndMemory
-from d2lpar.checks.judging import Case, Requirement, same
+from d2lpar.checks.judging import Case, Requirement
 from d2lpar.checks.signs import always, breaks, wrong
 from d2lpar.checks.solutions.chapter_03 import HEARD, wire
 from d2lpar.shared.played import put

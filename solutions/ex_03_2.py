@@ -6,8 +6,9 @@ from math import ceil
 
 import torch
 
+from d2lpar.checks.equality import same
 from d2lpar.checks.exercise import Exercise
-from d2lpar.checks.judging import Case, Requirement, same
+from d2lpar.checks.judging import Case, Requirement
 from d2lpar.checks.signs import both, breaks, wrong
 from d2lpar.checks.solutions.chapter_03 import HEARD, wire
 from d2lpar.shared.played import Wire, put

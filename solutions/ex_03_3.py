@@ -3,8 +3,9 @@
 from itertools import product
 
 from d2lpar.checks import signs
+from d2lpar.checks.equality import near
 from d2lpar.checks.exercise import Exercise
-from d2lpar.checks.judging import Case, near
+from d2lpar.checks.judging import Case
 from d2lpar.checks.signs import both, only, wrong
 
 ex = Exercise("03.3", agrees=lambda came, wanted, case: near(came, wanted, 1e-9))

@@ -6,8 +6,9 @@ import torch.distributed as dist
 from d2lpar.allreduce import costs
 from d2lpar.checks import requirements as rows
 from d2lpar.checks import signs
+from d2lpar.checks.equality import same
 from d2lpar.checks.exercise import Exercise
-from d2lpar.checks.judging import Case, Requirement, argument, ranks, same
+from d2lpar.checks.judging import Case, Requirement, argument, ranks
 from d2lpar.checks.signs import both, breaks
 from d2lpar.checks.varying import mirror, next_one
 from d2lpar.messages import exchange

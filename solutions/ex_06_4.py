@@ -6,8 +6,9 @@ from contextlib import suppress
 import numpy as np
 
 from d2lpar.allreduce import costs
+from d2lpar.checks.equality import NO_NUMBER
 from d2lpar.checks.exercise import Exercise
-from d2lpar.checks.judging import NO_NUMBER, Case, Requirement, ranks
+from d2lpar.checks.judging import Case, Requirement, ranks
 from d2lpar.checks.signs import always, both, violates, wrong
 from d2lpar.report.units import show_bytes, show_seconds
 

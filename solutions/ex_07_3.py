@@ -5,8 +5,9 @@ import operator
 from functools import partial
 from itertools import product
 
+from d2lpar.checks.equality import NO_NUMBER
 from d2lpar.checks.exercise import Exercise
-from d2lpar.checks.judging import NO_NUMBER, Case, Requirement, ranks
+from d2lpar.checks.judging import Case, Requirement, ranks
 from d2lpar.checks.signs import violates
 
 LIMIT = 0.01

@@ -7,9 +7,10 @@ import torch.distributed as dist
 
 from d2lpar.allreduce import ring_allreduce
 from d2lpar.checks import requirements as rows
+from d2lpar.checks.equality import same
 from d2lpar.checks.exercise import Exercise
 from d2lpar.checks.given import Drift
-from d2lpar.checks.judging import Case, Requirement, same
+from d2lpar.checks.judging import Case, Requirement
 from d2lpar.checks.signs import always, both, wrong
 from d2lpar.checks.varying import mirror
 from d2lpar.scatter import flat_broadcast

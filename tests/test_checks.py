@@ -20,7 +20,7 @@ import torch.nn.functional as F
 
 import d2lpar
 from conftest import WATCHDOG
-from d2lpar.checks import answers, checker, judging
+from d2lpar.checks import answers, checker, equality, judging
 from d2lpar.checks.guard import replaced
 from d2lpar.checks.judging import Case, Exercise
 from d2lpar.checks.report import Report, Row
@@ -284,24 +284,24 @@ def test_whatever_it_does_a_report_comes(ring, monkeypatch, answer, words):
 
 
 def test_a_replaced_function_of_the_library_is_named(ring, monkeypatch):
-    monkeypatch.setattr(judging, "same", lambda *_: True)
+    monkeypatch.setattr(equality, "same", lambda *_: True)
     report = ring(keeps_own)
     assert (report.score, report.mistake) == (0.0, "replaced")
-    assert "d2lpar.checks.judging.same" in report.sentence
+    assert "d2lpar.checks.equality.same" in report.sentence
 
 
 def test_a_function_that_is_replaced_by_the_answer_is_named(ring, monkeypatch):
-    kept = judging.close
+    kept = equality.close
 
     def cheats(x):
-        judging_ = sys.modules["d2lpar.checks.judging"]
-        judging_.close = lambda *_: True
+        module = sys.modules["d2lpar.checks.equality"]
+        module.close = lambda *_: True
         return x.clone()
 
     try:
         report = ring(cheats)
     finally:
-        judging.close = kept
+        equality.close = kept
     assert (report.score, report.mistake) == (0.0, "replaced")
     assert replaced() == []
 
@@ -523,7 +523,7 @@ def test_bits_are_compared_and_not_only_numbers():
 
 
 def test_equality_is_strict_in_kind_and_shape():
-    same = judging.same
+    same = equality.same
     one = torch.ones(2, dtype=torch.float64)
     assert same(one, one.clone()) and not same(one, one.float())
     assert not same(one, one.reshape(2, 1)) and not same([1.0, 1.0], one)
@@ -537,10 +537,10 @@ def test_equality_does_not_depend_on_the_order_of_a_sum():
     """1 - 1 + 1e-7 has lost nine digits, and another order loses others."""
     true = torch.tensor([1.0, 1e-7], dtype=torch.float64)
     moved = torch.tensor([0.0, 2e-15], dtype=torch.float64)
-    assert judging.same(true + moved, true) and judging.same(true - moved, true)
-    assert not judging.same(true + 1e5 * moved, true)
-    assert not judging.same(true[1:] + moved[1:], true[1:])  # nothing cancels there
-    assert judging.same(true / 0, true / 0)
+    assert equality.same(true + moved, true) and equality.same(true - moved, true)
+    assert not equality.same(true + 1e5 * moved, true)
+    assert not equality.same(true[1:] + moved[1:], true[1:])  # nothing cancels there
+    assert equality.same(true / 0, true / 0)
 
 
 # What is judged, and which call is shown

@@ -26,7 +26,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 from conftest import ROOT, WATCHDOG, eventually
-from d2lpar.checks import checker, judging
+from d2lpar.checks import checker, equality, judging
 from d2lpar.checks.report import Report
 from d2lpar.checks.rubrics import ex_20_3
 from d2lpar.cli import main as cli
@@ -500,8 +500,8 @@ def test_values_reach_the_judge_as_they_are():
 def test_what_a_submission_made_reaches_the_judge_as_foreign():
     there = lambda value: exchange.decode(exchange.encode(value))
     for value in (Number(1), [Number(1)], {"a": (Number(1),)}, [len], [Evil]):
-        assert not judging.ordinary(there(value))
-        assert not judging.same(there(value), 0)
+        assert not equality.ordinary(there(value))
+        assert not equality.same(there(value), 0)
     foreign = there(Number(1))
     assert repr(foreign) == "<a Number>" and foreign != 0
     pair = there([NamedTuple("Pair", [("who", int), ("whom", int)])(1, 2)])
@@ -765,15 +765,15 @@ class Number(float):
     ],
 )
 def test_a_value_of_ones_own_kind_is_no_answer(value):
-    assert not judging.ordinary(value)
+    assert not equality.ordinary(value)
 
 
 def test_usual_values_are_answers():
     rows = torch.ones(2, 2).max(1)
     values = [1, 1.0, True, None, "x", torch.ones(1), nn.Parameter(torch.ones(1)), rows]
-    assert judging.ordinary(values) and judging.ordinary(nn.Linear(1, 1).state_dict())
-    assert judging.ordinary({"a": (1, [np.int64(1)])})
-    assert judging.ordinary(NamedTuple("Pair", [("who", int), ("count", int)])(1, 2))
+    assert equality.ordinary(values) and equality.ordinary(nn.Linear(1, 1).state_dict())
+    assert equality.ordinary({"a": (1, [np.int64(1)])})
+    assert equality.ordinary(NamedTuple("Pair", [("who", int), ("count", int)])(1, 2))
 
 
 def quickly(monkeypatch):

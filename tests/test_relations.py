@@ -5,8 +5,9 @@ import pytest
 import torch
 
 from d2lpar.checks import hints, signs
+from d2lpar.checks.equality import same
 from d2lpar.checks.hints import WRONG, usual_mistake
-from d2lpar.checks.judging import Attempt, Case, Exercise, same
+from d2lpar.checks.judging import Attempt, Case, Exercise
 from d2lpar.checks.relations import FORMS, RELATIONS, relation
 from d2lpar.checks.requirements import untouched
 

@@ -1,6 +1,7 @@
 """The repository as a whole: one row of names, imports that point down, versions."""
 
 import ast
+import csv
 import importlib
 import re
 import subprocess
@@ -9,6 +10,7 @@ import textwrap
 import tomllib
 from collections import defaultdict
 from pathlib import Path
+from statistics import median
 
 import pytest
 import yaml
@@ -431,3 +433,22 @@ def test_ci_calls_make_test_and_nothing_else():
         line for line in lines if line and not line.startswith(("#", "set ", "cd "))
     ] == ["make test"]
     assert path.stat().st_mode & 0o100
+
+
+def test_what_the_guide_says_of_an_h100_is_recorded():
+    with open(ROOT / "bench" / "h100.csv", encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["simulated_ms"]]
+    rows = [r for r in rows if r["measured_ms"] != "out of memory"]
+    short = lambda x: float(f"{float(x):.3g}")
+    ms = lambda row: (float(row["simulated_ms"]), float(row["measured_ms"]))
+    known = {(row["chapter"], *map(short, ms(row))) for row in rows}
+    guide = " ".join((ROOT / "GUIDE.md").read_text(encoding="utf-8").split())
+    told = re.findall(r"\| (\d\d) \|[^|]+\| ([\d.; ]+) \| ([\d.; ]+) \|", guide)
+    for chapter, *columns in told:
+        pairs = zip(*(map(short, column.split(";")) for column in columns), strict=True)
+        assert len(told) > 15 and {(chapter, *pair) for pair in pairs} <= known
+    off = [came / simulated for simulated, came in map(ms, rows) if came >= 1]
+    within = [sum(1 / (1 + x) < each < 1 + x for each in off) for x in (0.1, 0.2)]
+    text = "of the {} cases of a millisecond or more, {} are within 10 % of the "
+    text += "measured time, {} within 20 %, and the middle one takes {:.2f} times"
+    assert text.format(len(off), *within, median(off)) in guide

@@ -84,17 +84,15 @@ class Exercise:
         """Name what some case must be: keys of BOUNDARIES, or conditions of a case."""
         self.edges |= {name: BOUNDARIES[name] for name in names} | conditions
 
-    def at_most(self, **allowed):
+    def at_most(self, exactly=False, **allowed):
         """Add rows of figures, keys of FIGURES: (case) -> the largest allowed."""
-        self._figures |= {
-            name: FIGURES[name](limit, exactly=False) for name, limit in allowed.items()
-        }
-        self.require(*map(self._figures.get, allowed))
+        made = {name: FIGURES[name](it, exactly) for name, it in allowed.items()}
+        self._figures |= made
+        self.require(*made.values())
 
     def exactly(self, **wanted):
         """Add rows of figures that are no less, either."""
-        self._figures |= {name: FIGURES[name](it) for name, it in wanted.items()}
-        self.require(*map(self._figures.get, wanted))
+        self.at_most(exactly=True, **wanted)
 
     def costs(self, *names):
         """Return a question: all outcomes are right, and of the rows just these not."""

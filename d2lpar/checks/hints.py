@@ -128,8 +128,8 @@ def _costly(exercise, attempts, failing):
 def _race(exercise, attempts, failing):
     if not signs.races(failing[0]):
         return None
-    hint = "What is sent may not change until `wait()` has returned, and what arrives"
-    return f"{str(failing[0].error).splitlines()[0]} Hint: {hint} may not be read."
+    hint = "Until `wait()` returns, write to nothing sent, and read nothing received."
+    return f"{str(failing[0].error).splitlines()[0]} Hint: {hint}"
 
 
 RECOGNISERS = {

@@ -7,8 +7,6 @@ requirements measure attempts; the mistakes recognise them and say a sentence.
 
 import contextlib
 import functools
-import math
-import sys
 import tomllib
 import tracemalloc
 from collections.abc import Callable
@@ -16,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -25,6 +22,7 @@ from ..launch.run import run
 from ..report.errors import RankError
 from ..sim.cluster import Cluster
 from ..sim.patching import FINITE, patched
+from .equality import close, ordinary, same
 
 PATIENCE = 10.0  # seconds without any call, then a rank counts as hanging
 LONGEST = 30.0  # seconds for one case
@@ -81,12 +79,10 @@ class Case:
         """The call in words, with these inputs."""
         told = [f"{k} = {v}" for k, v in self.facts.items() if isinstance(v, int | str)]
         first = [values[0] for values in inputs if len(values) == 1][:4]
-        if not told and all(isinstance(x, int | float) for x in first):
-            some = ", ".join(f"{x:,}" for x in first)
-            told = [f"with {some}" + ", ..." * (self.n > len(first))]
-        return " ".join(
-            [ranks(self.n) + "," * bool(self.facts), ", ".join(told)]
-        ).strip()
+        if told or not all(isinstance(x, int | float) for x in first):
+            return ", ".join([ranks(self.n), *told])
+        some = ", ".join(f"{x:,}" for x in first)
+        return f"{ranks(self.n)} with {some}" + ", ..." * (self.n > len(first))
 
     def rank(self, part):
         """The rank that plays this part."""
@@ -343,118 +339,3 @@ def words(name):
 def ranks(n):
     """ "1 rank", "3 ranks"."""
     return f"{n} rank{'s' * (n != 1)}"
-
-
-# Equality
-
-PLAIN = (bool, int, float, complex, str, torch.Tensor, list, tuple, dict)
-NAMED = {"__new__", "__repr__", "__doc__", "__getnewargs__", "count", "index"}
-LIBRARIES = {"builtins", "collections", "torch", "numpy", "d2lpar"}
-
-
-def ordinary(value):
-    """No value of the learner's own kind, nor an integer too large for a float."""
-    kind = type(value)
-    if isinstance(value, PLAIN) and not (_from_a_library(kind) or named_tuple(kind)):
-        return False
-    if isinstance(value, int) and abs(value) > sys.float_info.max:
-        return False
-    if isinstance(value, dict):
-        return all(map(ordinary, value.values()))
-    return not isinstance(value, list | tuple) or all(map(ordinary, value))
-
-
-def named_tuple(kind):
-    """Is this a tuple whose items have names, and otherwise as any tuple?"""
-    if type(kind) is not type or kind.__bases__ != (tuple,):
-        return False
-    return not vars(kind).keys() & (vars(tuple).keys() - NAMED)
-
-
-def _from_a_library(kind):
-    """Does a library of the course have this class by this name?"""
-    where = str(kind.__module__)
-    if where.partition(".")[0] not in LIBRARIES:
-        return False
-    return getattr(sys.modules.get(where), kind.__name__, None) is kind
-
-
-def same(came, wanted):
-    """Equal in kind, shape and value, floats to nine digits; `...` equals anything.
-
-    A number in a tensor may be off by 1e-12 of the largest one there, too: where terms
-    cancel, the order in which a processor adds moves more than the tenth digit.
-    """
-    if wanted is ...:
-        return True
-    if torch.is_tensor(wanted):
-        return torch.is_tensor(came) and _same_tensors(came, wanted)
-    if isinstance(wanted, dict):
-        return (
-            isinstance(came, dict)
-            and came.keys() == wanted.keys()
-            and all(same(came[key], wanted[key]) for key in wanted)
-        )
-    if isinstance(wanted, list | tuple):
-        alike = isinstance(came, list | tuple) and len(came) == len(wanted)
-        return alike and all(map(same, came, wanted))
-    if _is_number(wanted):
-        return _is_number(came) and bool(close(came, wanted))
-    return type(came) is type(wanted) and came == wanted
-
-
-def comparable(came, wanted):
-    """Do these tensors differ in nothing but their numbers?"""
-    kinds = [(x.shape, x.dtype, x.layout, x.device) for x in (came, wanted)]
-    return kinds[0] == kinds[1]
-
-
-def _same_tensors(came, wanted):
-    if not comparable(came, wanted):
-        return False
-    if torch.equal(came, wanted):
-        return True  # most often, and many times faster
-    came, wanted = came.flatten().tolist(), wanted.flatten().tolist()
-    sizes = [abs(number) for number in wanted if math.isfinite(abs(number))]
-    noise = 1e-12 * max(sizes, default=0)
-    return all(close(a, b, noise) for a, b in zip(came, wanted, strict=True))
-
-
-def _is_number(value):
-    number = isinstance(value, int | float | np.integer | np.floating)
-    return number and not isinstance(value, bool)
-
-
-def whole_or_none(came, wanted, case):
-    """Whether None came where it is wanted, or else this whole number."""
-    if came is None or wanted is None or isinstance(came, bool):
-        return came is wanted
-    with contextlib.suppress(AttributeError, TypeError):
-        return came.__index__() == wanted
-    return False
-
-
-def close(came, wanted, noise=0.0):
-    """Equal numbers; to nine digits or this noise where one is a float."""
-    return came == wanted or (
-        isinstance(came, float)
-        and math.isclose(came, wanted, rel_tol=1e-9, abs_tol=noise)
-    )
-
-
-# What `float` and its like raise of a value that is no number, or too large a one.
-NO_NUMBER = (TypeError, ValueError, RuntimeError, OverflowError)
-
-
-def numbers(came):
-    """A number, or several in a row, as floats; a NaN where it is something else."""
-    try:
-        return np.asarray(came, dtype=float)
-    except NO_NUMBER:
-        return np.array(math.nan)
-
-
-def near(came, wanted, within):
-    """As many numbers as wanted, each of them right to this part of it."""
-    came, wanted = numbers(came), numbers(wanted)
-    return came.shape == wanted.shape and np.allclose(came, wanted, rtol=within, atol=0)

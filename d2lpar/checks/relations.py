@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import torch
 
-from .judging import Attempt, ordinary
+from .equality import ordinary
+from .judging import Attempt
 from .requirements import UNTOUCHED
 
 SAME = 1e-9  # part of the largest number by which equal ones may differ

@@ -3,7 +3,8 @@
 import torch
 
 from ..report.units import show_bytes, show_seconds
-from .judging import Requirement, same
+from .equality import same
+from .judging import Requirement
 
 PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot", "matmul"}
 NATIVE = "native collectives called"  # the row of exercises that are about messages

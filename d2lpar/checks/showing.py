@@ -4,7 +4,7 @@ import sys
 
 import torch
 
-from .judging import comparable
+from .equality import comparable
 
 WIDE = 56  # characters of a value, so that a line of the report has less than 80
 DIGITS = (6, 9, 12, 17)  # the first number of digits that tells two numbers apart

@@ -11,7 +11,7 @@ import torch
 
 from ..report.engine import is_users
 from ..report.errors import DeadlockError, MismatchError, RaceError
-from .judging import numbers, same
+from .equality import numbers, same
 
 # Whether an error of the check itself is raised.  Learners get a report without the
 # likely mistake then; the tests of the checks want to see it.
@@ -152,11 +152,6 @@ def _slipped(name, names, attempt):
     return not any(attempt.gives(attempt.case.truth(other)) for other in others)
 
 
-def not_in_place(k=0):
-    """A tensor came back, and argument k is what it was before."""
-    return both(left_alone(k), lambda a: any(map(torch.is_tensor, a.values)))
-
-
 def to_itself(attempt):
     """A rank sent a message to itself, or received one, which is refused."""
     return bool(re.search("cannot (send to|receive from) itself", str(attempt.cause)))
@@ -187,12 +182,6 @@ def waiting(attempt):
     """[(rank, "src" or "dst", peer)] of the ranks that wait for a message."""
     found = re.findall(r"rank (\d+): .*?\b(src|dst)=(\d+)", str(attempt.error))
     return [(int(rank), way, int(peer)) for rank, way, peer in found]
-
-
-def other_dtype(attempt):
-    """The two ends of a message differ in dtype."""
-    first = str(attempt.error).split("\n")[0]
-    return mismatched(attempt) and len(set(re.findall(r" of (\w+)\[", first))) > 1
 
 
 def not_a_number(attempt):

@@ -71,19 +71,16 @@ def _cases(cases, it, rng):
         if it.call is not None:
             case.call = it.call(case)
         elif case.made:
-            order = case.players or range(case.n)
-            parts = [case.inputs[list(order).index(r)] for r in range(case.n)]
             given = it.given or (lambda n, *arguments: arguments)
-            case.call = case.described([given(case.n, *part) for part in parts])
+            case.call = case.described([given(case.n, *x) for x in _by_rank(case)])
         yield case
 
 
 def _perform(perform, it, fn, case, **options):
     """The Attempt of `fn`, told as one at the public exercise."""
     order = case.players or range(case.n)  # the rank that plays part 0, 1, ...
-    inputs = [case.inputs[list(order).index(r)] for r in range(case.n)]
     one = functools.partial(_call, fn, it.given, it.back, case.n)
-    attempt = perform(one, replace(case, inputs=inputs), **options)
+    attempt = perform(one, replace(case, inputs=_by_rank(case)), **options)
     attempt.case = case
     if attempt.run is not None:
         attempt.recorded, attempt.run = attempt.run, _by_parts(attempt.run, order)
@@ -91,6 +88,12 @@ def _perform(perform, it, fn, case, **options):
         attempt.values = [attempt.values[r] for r in order]
         attempt.args = [attempt.args[r] for r in order]
     return attempt
+
+
+def _by_rank(case):
+    """The arguments of rank 0, 1, ..., which are those of their parts."""
+    order = list(case.players or range(case.n))
+    return [case.inputs[order.index(r)] for r in range(case.n)]
 
 
 def _call(fn, given, back, n, *arguments):

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from ..checks import solutions
-from ..checks.judging import named_tuple
+from ..checks.equality import named_tuple
 from ..sim.by_value import Pickler
 
 MODULES = {"report.runs", "report.ledger", "report.calls", "report.timeline"}
@@ -62,7 +62,7 @@ class Foreign(int):
         return f"<a {self.kind}>"
 
 
-Foreign.__module__ = "submission"  # not a number of a library: see checks.judging
+Foreign.__module__ = "submission"  # not a number of a library: see checks.equality
 
 
 def encode(value):

@@ -24,7 +24,7 @@ _CHECKS = os.path.join(os.path.dirname(_OURS[:-1]), "solutions", "ex_")  # in a 
 _WORLDS = tuple(_OURS + room + os.sep for room in ("launch", "report", "sim"))
 
 
-_RUNNERS = ("simulator.py", "worker.py")  # their `run_rank` is below all of a rank's
+_RUNNERS = ("rank.py", "worker.py")  # their `run_rank` is below all of a rank's
 _STDLIB = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib"))
 _USER, _LIBRARY, _TORCHS, _START = range(4)
 _origins = {}  # name of a file -> one of these; code objects are slow to hash

@@ -12,9 +12,7 @@ from .places import place, source
 from .texts import short
 from .threads import innermost_user
 
-GROUPS_DIFFER = (
-    "All ranks make all groups, in one order, also those that they are not in."
-)
+GROUPS_DIFFER = "All ranks make all groups in one order, also those of others."
 ENDS_DIFFER = "The two ends of a message must have one dtype and number of elements."
 
 
@@ -195,10 +193,8 @@ def _talking(busy, statuses, without):
 
 def race(statuses, rank, call, what):
     """The RaceError of a rank that did `what` while `call` was in flight."""
-    head = (
-        f"rank {rank} {what}{_at(statuses[rank])} while its {call.kind} of "
-        f"{place(call.where)} was in flight. Call wait() on it first."
-    )
+    done = f"rank {rank} {what}{_at(statuses[rank])} while its {call.kind} of "
+    head = f"{done}{place(call.where)} was in flight. Call wait() on it first."
     return _error(RaceError, head, rank, statuses, line=statuses[rank].where)
 
 

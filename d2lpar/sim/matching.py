@@ -9,7 +9,7 @@ from collections import defaultdict
 
 from ..report import explain
 from ..report.calls import cost_of, disagreement, part_of, reduced
-from ..report.engine import Status, waiting
+from ..report.engine import Status, Waiting, waiting
 from .network import Network
 from .torch_private import copy_raw, raw_tensors
 
@@ -24,12 +24,29 @@ class Matching:
         self.network = Network(sim.cluster, sim.at)
         self._groups = {}  # (name, ranks) of a group -> its number
         self._sends, self._receives = defaultdict(list), defaultdict(list)
-        self._joined = {}
+        self._joined, self._made = {}, {}
         self._ids = itertools.count(1)
 
     def number_of(self, name, ranks):
         """A number for a group, the same for all its ranks."""
         return self._groups.setdefault((name, ranks), len(self._groups))
+
+    def make_group(self, call):
+        """A rank makes a group: as its n-th one all ranks make the same."""
+        first = self._made.setdefault(call.seq, call)
+        if disagreement({0: first.meta, 1: call.meta}):
+            self._disagree(first, call, explain.GROUPS_DIFFER)
+
+    def missed_group(self, engines):
+        """The error for a rank that has left out a group which others made, or None."""
+        for engine in engines:
+            first = self._made.get(engine.groups_asked + 1)
+            if first is not None and engine.state == "returned":
+                nothing = Waiting("", engine.function, "", "", (), meta="nothing")
+                made = Status(first.rank, "returned", waiting(first))
+                missing = Status(engine.rank, "returned", nothing)
+                return explain.mismatch(made, missing, explain.GROUPS_DIFFER)
+        return None
 
     # messages
 

@@ -6,6 +6,7 @@ import time
 
 import torch
 
+from ..report import explain
 from ..report.calls import MESSAGES
 from ..report.engine import Engine, Status, waiting, where_called
 from ..report.threads import Interruptible, user_line
@@ -87,8 +88,7 @@ class SimulatedEngine(Engine):
 
     def agree(self, ranks):
         """All ranks make this group now, or the run ends."""
-        call = self.asked_for(ranks)
-        self.sim.agree(call.seq, Status(self.rank, "blocked", waiting(call)))
+        self.sim.matching.make_group(self.asked_for(ranks))
 
     def group_made(self, group, store):
         number = self.sim.matching.number_of(group.key, group.ranks)
@@ -110,8 +110,12 @@ class SimulatedEngine(Engine):
 
     def raced(self, call, tensor, how):
         """End the run: this rank has used what a call in flight does."""
-        where = where_called() if how != "returned" else ("", 0)
-        self.sim.race(self, call, where, f"{how} {races.name_of(tensor, where)}")
+        statuses = self.sim.statuses()
+        mine = statuses[self.rank]
+        mine.where = where_called() if how != "returned" else ("", 0)
+        what = f"{how} {races.name_of(tensor, mine.where)}"
+        self.sim.fail(explain.race(statuses, self.rank, call, what))
+        self.sim.check()
 
     def start(self, call):
         """All others know of the call; those of a batch begin at once."""

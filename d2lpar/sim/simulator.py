@@ -12,7 +12,6 @@ import contextlib
 import gc
 import heapq
 import itertools
-import sys
 import threading
 import time
 import warnings
@@ -20,18 +19,14 @@ import warnings
 import torch
 
 from ..report import explain
-from ..report.engine import Status, Waiting, where_called
-from ..report.texts import shorten
+from ..report.engine import where_called
 from ..report.threads import (
     STRIKES,
-    beginning,
     importing,
-    innermost_user,
     place,
     processor,
-    users_part,
 )
-from . import by_value, ship, torch_private
+from . import torch_private
 from .environment import own_environments
 from .interrupts import Interrupts
 from .matching import Matching
@@ -41,6 +36,7 @@ from .patience import Patience
 from .pipes import OUTPUT_LIMIT
 from .process_state import ordered_collection, patches_undone, settings_kept
 from .randomness import RandomStates
+from .rank import Stopped, run_rank
 from .simulated import SimulatedEngine
 from .streams import PerRankOutput
 
@@ -49,10 +45,6 @@ LONGEST_IMPORT = 30.0  # seconds until a rank that imports is interrupted all th
 COLLECT = 4_000  # calls between two collections of cyclic garbage
 _one_at_a_time = threading.Lock()  # a run in another thread of the kernel waits
 torch_private.register("sim")
-
-
-class Stopped(BaseException):
-    """Ends the ranks of a run that is over."""
 
 
 class Simulator:
@@ -66,7 +58,6 @@ class Simulator:
         self._events, self._order = [], itertools.count()
         self.engines = [SimulatedEngine(self, rank) for rank in range(n)]
         self.matching = Matching(self, buffered)
-        self.groups = {}  # number of a `new_group` -> the Status of who came first
         self._ready = [(0.0, rank) for rank in range(n)]
         self._left, self._over = n, threading.Event()
         self.randomness = RandomStates(n, seed, device)
@@ -270,31 +261,6 @@ class Simulator:
         self.fail(explain.printed_too_much(statuses, OUTPUT_LIMIT))
         raise Stopped
 
-    def agree(self, number, asked):
-        """End the run where another rank has made another group as its n-th one."""
-        first = self.groups.setdefault(number, asked)
-        if first.call.meta != asked.call.meta:
-            why = explain.GROUPS_DIFFER
-            self.fail(explain.mismatch(first, asked, why, self.statuses()))
-            raise Stopped
-
-    def _missed_group(self):
-        """The error for a rank that has left out a group which others made."""
-        for engine in self.engines:
-            first = self.groups.get(engine.groups_asked + 1)
-            if first is not None and engine.state == "returned":
-                nothing = Waiting("", engine.function, "", "", (), meta="nothing")
-                missing = Status(engine.rank, "returned", nothing)
-                return explain.mismatch(first, missing, explain.GROUPS_DIFFER)
-        return None
-
-    def race(self, engine, call, where, what):
-        """End the run: a rank touches what a call of its own still uses."""
-        statuses = self.statuses()
-        statuses[engine.rank].where = where
-        self.fail(explain.race(statuses, engine.rank, call, what))
-        raise Stopped
-
     def _end(self):
         """Every thread has ended, or is named and left behind."""
         self.stop()
@@ -320,7 +286,7 @@ class Simulator:
 
     def _outcome(self):
         reports = []
-        self.failure = self.failure or self._missed_group()
+        self.failure = self.failure or self.matching.missed_group(self.engines)
         for engine in self.engines:
             report = engine.report
             report.status = engine.status()
@@ -351,48 +317,3 @@ class Simulator:
                 engine.belongings = engine.gpus = None
         self.engines = self.matching = self.output = None
         self._events.clear()
-
-
-def run_rank(sim, engine, payload):
-    """The life of one rank's thread; `payload` is a list, which it empties."""
-    engine.baton.acquire()
-    try:
-        sim.check()
-        sys.stdout = sim.output
-        sim.randomness.enter(engine.rank)
-        torch_private.set_loss_parallel(False)
-        with (
-            torch_private.rank_thread(engine),
-            sim.randomness.device_of(sim.device),
-            by_value.classes_of_a_rank(),
-        ):
-            torch_private.join_world("sim", engine.rank, sim.n, sim.store)
-            # what is raised from outside arrives in the function, nowhere else
-            engine.report.result = engine.life.run(lambda: _call(engine, payload))
-            engine.state = "returned"
-    except Stopped:
-        engine.state = "stopped"
-    except BaseException as error:
-        engine.state = "failed"
-        trace = error.__traceback__
-        engine.report.where = innermost_user(trace)
-        if not engine.report.where[0]:
-            engine.report.where = engine.function
-        error = ship.as_callers(error.with_traceback(users_part(trace)))
-        shorten(error)
-        engine.report.error = error
-        if not sim.stopping:
-            sim.fail(explain.rank_failed(sim.statuses(), engine.rank, error))
-    finally:
-        sim.leave(engine)
-
-
-def _call(engine, payload):
-    """The packed result of the function."""
-    fn, args, kwargs = ship.unpack(payload.pop())
-    engine.function = beginning(fn)
-    with engine.meter:
-        value = fn(*args, **kwargs)
-    for tensor in torch_private.tensors_in([value]) if engine.open else ():
-        engine.looked_at(tensor, "returned")
-    return ship.pack_result(value)

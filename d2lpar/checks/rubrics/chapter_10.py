@@ -1,6 +1,6 @@
 """What exercises of chapter 10 share."""
 
-from ..judging import NO_NUMBER
+from ..equality import NO_NUMBER
 
 RANKS = (1, 2, 3, 4, 5, 8)
 

@@ -6,7 +6,8 @@ The truth is what the simulator reports when it runs the programs, so it cannot 
 import torch
 import torch.distributed as dist
 
-from ..judging import NO_NUMBER, Case, Exercise, on_ranks
+from ..equality import NO_NUMBER
+from ..judging import Case, Exercise, on_ranks
 from ..signs import hangs, waiting, wrong
 
 

@@ -6,7 +6,8 @@ import numpy as np
 import torch
 
 from .. import signs
-from ..judging import Case, Exercise, near
+from ..equality import near
+from ..judging import Case, Exercise
 from ..signs import both, wrong
 
 DTYPES = (torch.uint8, torch.bfloat16, torch.float32, torch.float64)

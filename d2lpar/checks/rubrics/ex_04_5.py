@@ -6,9 +6,9 @@ from ...launch.run import sleep
 from ...sim.cluster import Cluster
 from .. import requirements as rows
 from .. import signs
-from ..judging import Case, Exercise, Requirement, near, ranks
+from ..equality import near
+from ..judging import Case, Exercise, Requirement, ranks
 from ..signs import both, breaks, either, hangs, raises, right, wrong
-from .chapter_04 import WAITED
 
 ALPHA = 1e-6  # seconds a message
 SIZES = ((2, 0), (2, 3), (3, 1), (3, 7), (4, 2), (4, 12), (5, 16), (8, 4), (8, 30))
@@ -103,7 +103,7 @@ SLOW = both(breaks(TIME), lambda a: a.case.facts["m"] >= a.case.n > 2)
 exercise = Exercise(
     "04.5",
     cases,
-    [MESSAGES, BY_WORKERS, TIME, WAITED, rows.from_messages()],
+    [MESSAGES, BY_WORKERS, TIME, rows.all_waited(), rows.from_messages()],
     {
         "no stop": both(hangs, lambda a: "rank 0 has returned" in str(a.error)),
         "few tasks": both(

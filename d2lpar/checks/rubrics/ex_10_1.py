@@ -8,7 +8,8 @@ import torch
 
 from .. import requirements as rows
 from .. import signs
-from ..judging import Case, Exercise, near, ranks, same
+from ..equality import near, same
+from ..judging import Case, Exercise, ranks
 from ..signs import both, breaks
 from .chapter_10 import RANKS, floats
 

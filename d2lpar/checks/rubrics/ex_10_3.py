@@ -3,7 +3,8 @@
 from functools import partial
 
 from .. import signs
-from ..judging import Case, Exercise, same
+from ..equality import same
+from ..judging import Case, Exercise
 from .chapter_10 import floats
 
 STAGES = (1, 2, 3)

@@ -8,7 +8,8 @@ import torch
 
 from .. import requirements as rows
 from .. import signs
-from ..judging import Case, Exercise, comparable, near, ranks
+from ..equality import comparable, near
+from ..judging import Case, Exercise, ranks
 from ..signs import both, breaks
 from .chapter_10 import RANKS, floats
 

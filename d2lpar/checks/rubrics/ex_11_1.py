@@ -4,7 +4,8 @@ import math
 from itertools import pairwise
 
 from .. import signs
-from ..judging import NO_NUMBER, Case, Exercise, close
+from ..equality import NO_NUMBER, close
+from ..judging import Case, Exercise
 from ..signs import wrong
 
 # GPUs, layers, how much room the GPUs have together (in parts of what is needed)

@@ -4,7 +4,8 @@ import math
 from itertools import accumulate
 
 from .. import signs
-from ..judging import NO_NUMBER, Case, Exercise
+from ..equality import NO_NUMBER
+from ..judging import Case, Exercise
 from ..signs import wrong
 
 # Two branches that meet in the last layer

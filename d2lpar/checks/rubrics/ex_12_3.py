@@ -6,7 +6,8 @@ import torch
 
 from .. import requirements as rows
 from .. import signs
-from ..judging import Case, Exercise, ranks, same
+from ..equality import same
+from ..judging import Case, Exercise, ranks
 from ..signs import breaks, wrong
 
 SIZES = (  # ranks, rows, words of a rank, what is odd about the scores, their dtype

@@ -10,7 +10,8 @@ from ...launch.run import run, sleep
 from ...pipeline import Pipeline
 from ...pipeline.schedule import RULES, ScheduleError, parse, simulate
 from ...sim.cluster import Cluster
-from ..judging import Case, Exercise, Requirement, on_ranks, ranks, same
+from ..equality import same
+from ..judging import Case, Exercise, Requirement, on_ranks, ranks
 from ..signs import both, breaks
 from .chapter_13 import Layer
 

@@ -10,7 +10,8 @@ from torch import nn
 from ...pipeline.schedule import make
 from .. import requirements as rows
 from .. import signs
-from ..judging import Case, Exercise, Requirement, ranks, same
+from ..equality import same
+from ..judging import Case, Exercise, Requirement, ranks
 from ..signs import both, breaks
 from .chapter_13 import Layer
 

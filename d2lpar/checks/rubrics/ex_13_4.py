@@ -8,7 +8,8 @@ import numpy as np
 
 from ...pipeline.schedule import Schedule, make, parse, simulate
 from .. import signs
-from ..judging import NO_NUMBER, Case, Exercise, ranks
+from ..equality import NO_NUMBER
+from ..judging import Case, Exercise, ranks
 from ..signs import both
 
 # name, ranks, micro-batches, steps

@@ -4,7 +4,8 @@ from functools import partial
 
 from ...planning.model import Model
 from .. import signs
-from ..judging import Case, Exercise, close
+from ..equality import close
+from ..judging import Case, Exercise
 from ..signs import wrong
 
 CONVENTIONS = "model", "hardware", "causal", "parameters", "parameters and scores"

@@ -6,7 +6,8 @@ from functools import partial
 from ...planning.memory import stages
 from ...planning.model import Model, Plan
 from .. import signs
-from ..judging import Case, Exercise, whole_or_none
+from ..equality import whole_or_none
+from ..judging import Case, Exercise
 
 # data, tensor, pipeline, interleave, zero, recompute, rows of a data rank
 PLANS = [(1, 1, 1, 1, 0, "none", 12), (2, 1, 4, 1, 1, "none", 24)]

@@ -7,7 +7,8 @@ import torch
 
 from ...sequence.order import positions
 from .. import requirements as rows
-from ..judging import Case, Exercise, ranks, same
+from ..equality import same
+from ..judging import Case, Exercise, ranks
 from ..showing import as_number
 from ..signs import always, breaks, not_a_number, slip, slips
 from ..signs import wrong as not_right

@@ -5,7 +5,8 @@ import json
 from functools import partial
 
 from .. import signs
-from ..judging import Case, Exercise, whole_or_none
+from ..equality import whole_or_none
+from ..judging import Case, Exercise
 
 SLIPS = "trusts names", "provisional", "as text", "oldest", "only present", "manifest"
 

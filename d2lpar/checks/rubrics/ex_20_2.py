@@ -12,7 +12,8 @@ from ...report.units import show_bytes
 from ...sim.cluster import Cluster
 from .. import requirements as rows
 from .. import signs
-from ..judging import Case, Exercise, Requirement, same
+from ..equality import same
+from ..judging import Case, Exercise, Requirement
 from ..signs import breaks, wrong
 
 D, H, LR = 4, 24, 0.5

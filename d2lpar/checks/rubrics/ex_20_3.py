@@ -10,7 +10,8 @@ import torch.distributed as dist
 
 from ...report.units import show_bytes
 from .. import signs
-from ..judging import Case, Exercise, Requirement, on_ranks, same
+from ..equality import same
+from ..judging import Case, Exercise, Requirement, on_ranks
 from ..signs import breaks, wrong
 
 S = 1500  # numbers of the weights, and as many of the momentum

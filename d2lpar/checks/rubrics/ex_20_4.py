@@ -12,7 +12,8 @@ from ...planning import Model, Plan, Shares, predict
 from ...planning.times import plain
 from ...report.events import merged
 from ...sim.cluster import Cluster
-from ..judging import Case, Exercise, near
+from ..equality import near
+from ..judging import Case, Exercise
 from ..signs import slips, wrong
 
 # data, pipeline, tensor; micro-batches, cluster, how much slower the last rank is
