@@ -63,7 +63,7 @@ NOTEBOOKS = $(wildcard chapters/*.ipynb solutions/*.ipynb)
 # which says in which world they are.
 RANKED = $(filter $(addprefix chapters/,00% 04% 06% 13%),$(NOTEBOOKS))
 PYTEST = $(BIN)/python -m pytest -q
-NBVAL = -p tests.patient_kernels --nbval-current-env --nbval-cell-timeout=600
+NBVAL = -p tests.portless_kernels --nbval-current-env --nbval-cell-timeout=600
 # KERNELS="" gives every notebook an interpreter of its own, as a user's has.
 KERNELS ?= -p tests.forked_kernels
 # Nothing is compiled that nobody imports; what is imported is compiled once and kept.
@@ -295,7 +295,7 @@ colab:
 	    $(COLAB)/chapters
 	@env -u PYTHONPATH $(COLAB)/bin/python tests/colab/first_cell.py \
 	    chapters/00_start.ipynb $(COLAB)/wheels/d2lpar-*.whl
-	@$(COLAB)/bin/pip install -q nbval pytest
+	@$(COLAB)/bin/pip install -q nbval nbclient pytest
 	@env -u PYTHONPATH $(PLAIN) $(COLAB)/bin/python -m pytest -q --nbval-lax $(NBVAL) \
 	    $(COLAB)/chapters/*.ipynb
 

@@ -8,9 +8,10 @@ import time
 
 import psutil
 import pytest
-from jupyter_client.manager import start_new_kernel
+from jupyter_client.manager import KernelManager
 
 from conftest import WATCHDOG
+from d2lpar.cli.execution import without_ports
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 BOTH = pytest.mark.parametrize("backend", ["sim", "gloo"])
@@ -52,8 +53,12 @@ def kernel():
     """(its manager, its client, the processes that it has made ready for ranks)."""
     environ = {**os.environ, "D2LPAR_PROGRESS": "0"}
     quiet = dict(stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    manager, client = start_new_kernel(env=environ, **quiet)
+    manager = KernelManager(**without_ports())
+    manager.start_kernel(env=environ, **quiet)
+    client = manager.client()
     try:
+        client.start_channels()
+        client.wait_for_ready(timeout=WATCHDOG)
         runs(client, "import d2lpar; d2lpar.defaults(world_size=1)")
         assert not children(manager)
         runs(client, "d2lpar.defaults(world_size=4)")

@@ -10,7 +10,6 @@ import sys
 import time
 
 import notebook_rules
-import patient_kernels
 import pytest
 import torch
 from PIL import Image
@@ -48,6 +47,17 @@ def book(*cells):
     metadata = {"kernelspec": notebooks.KERNEL, "d2lpar": recorded}
     top = {"metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
     return top | {"cells": list(cells)}
+
+
+def with_nbval(folder):
+    """What pytest says of the notebooks in the folder."""
+    (folder / "conftest.py").write_text((ROOT / "conftest.py").read_text())
+    options = "-q -rA --nbval --nbval-current-env -p tests.portless_kernels"
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", *options.split(), "."],
+        cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, timeout=200,
+    ).stdout  # fmt: skip
 
 
 def stream(text, name="stdout"):
@@ -343,6 +353,12 @@ def test_what_execution_writes_keeps_the_rules(executed):
     assert about["processor"].endswith(torch.backends.cpu.get_cpu_capability())
 
 
+def test_kernels_that_start_at_once_do_not_choose_the_same_address():
+    chosen = [execution.without_ports()["ip"] for _ in range(2)]
+    assert chosen[0] != chosen[1]
+    assert max(map(len, chosen)) < 90  # with a number, a socket's name has 103 at most
+
+
 def test_execution_happens_in_the_notebooks_folder_without_overrides(executed):
     cells = notebooks.read(executed[0])["cells"]
     assert cells[2]["outputs"][0]["text"] == "['x.ipynb']\n"
@@ -413,14 +429,9 @@ def nbval(tmp_path_factory):
     number = "len(In) - 1"
     cells = [code(f"print({number})", stream(f"{i}\n"), count=i) for i in (1, 2, 3)]
     notebooks.write(folder / "counts.ipynb", book(*cells))
-    (folder / "conftest.py").write_text((ROOT / "conftest.py").read_text())
-    command = [sys.executable, "-m", "pytest", "--nbval", "--nbval-current-env", "-rA"]
-    done = subprocess.run(
-        [*command, "-q", "-p", "no:cacheprovider", *sorted(os.listdir(folder))[1:]],
-        cwd=folder, capture_output=True, text=True, timeout=200,
-    )  # fmt: skip
-    lines = re.findall(r"^(PASSED|FAILED) (\w+)\.ipynb::", done.stdout, re.M)
-    return [(name, outcome) for outcome, name in lines], done.stdout
+    said = with_nbval(folder)
+    lines = re.findall(r"^(PASSED|FAILED) (\w+)\.ipynb::", said, re.M)
+    return [(name, outcome) for outcome, name in lines], said
 
 
 @pytest.mark.parametrize(
@@ -442,18 +453,3 @@ def test_the_message_begins_with_where_the_output_was_recorded(nbval):
 
 def test_nbval_counts_the_cells(nbval):
     assert nbval[0].count(("counts", "PASSED")) == 3
-
-
-def test_a_kernel_that_does_not_answer_is_started_again():
-    answers = iter([RuntimeError("died"), RuntimeError("died"), "kernel"])
-
-    def start(number):
-        answer = next(answers)
-        if isinstance(answer, RuntimeError):
-            raise answer
-        return answer, number
-
-    assert patient_kernels.again(start)(7) == ("kernel", 7)
-    answers = iter([RuntimeError("died")] * 3)
-    with pytest.raises(RuntimeError, match="died"):
-        patient_kernels.again(start)(7)

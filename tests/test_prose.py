@@ -1,12 +1,10 @@
 """Numbers in a chapter's text are what its cells compute, and each has such a cell."""
 
 import json
-import subprocess
-import sys
 
 import prose_rules
 import pytest
-from test_notebooks import book, code, stream
+from test_notebooks import book, code, stream, with_nbval
 
 from authoring import outputs, prose
 from conftest import ROOT
@@ -134,15 +132,10 @@ def test_nbval_refuses_a_number_that_was_changed_by_hand(tmp_path):
     other = chapter(43)
     other["metadata"]["d2lpar"]["torch"] = "1.0.0"
     notebooks.write(tmp_path / "other.ipynb", other)
-    (tmp_path / "conftest.py").write_text((ROOT / "conftest.py").read_text())
-    command = [sys.executable, "-m", "pytest", "--nbval", "--nbval-current-env", "-rA"]
-    done = subprocess.run(
-        [*command, "-q", "-p", "no:cacheprovider", "."],
-        cwd=tmp_path, capture_output=True, text=True, timeout=200,
-    )  # fmt: skip
-    assert "1 failed, 5 passed" in done.stdout
-    assert "FAILED wrong.ipynb::Cell 0" in done.stdout
-    assert "43 became 42" in done.stdout
+    said = with_nbval(tmp_path)
+    assert "1 failed, 5 passed" in said
+    assert "FAILED wrong.ipynb::Cell 0" in said
+    assert "43 became 42" in said
 
 
 # What the guard looks at

@@ -5,6 +5,8 @@ import os
 import platform
 import queue
 import re
+import secrets
+import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -151,10 +153,22 @@ class _Client(AsyncKernelClient):
     shell_channel_class = Type(_Channel)
 
 
+def without_ports():
+    """Return where a kernel is spoken to: sockets that are files, but on Windows.
+
+    Of kernels that start at once two may choose one port, and one of them hangs.
+    """
+    if os.name == "nt":
+        return {}
+    name = f"kernel-{secrets.token_hex(8)}"
+    return {"transport": "ipc", "ip": os.path.join(tempfile.gettempdir(), name)}
+
+
 def _client(node, folder, timeout):
     # no kernel folders: a "python3" that a user installed would be another Python
     folders = {"KernelSpecManager": {"kernel_dirs": []}}
-    config = Config(folders | {"AsyncKernelManager": {"client_factory": _Client}})
+    manager = {"client_factory": _Client, **without_ports()}
+    config = Config(folders | {"AsyncKernelManager": manager})
     return NotebookClient(
         node,
         config=config,
