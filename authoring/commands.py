@@ -92,3 +92,21 @@ def badges(
     with refusing(ValueError):
         changed = stamps.stamp(repo, branch, digest)
     print(f"{len(changed)} files changed. Commit them and push.")
+
+
+@commands.command()
+def new_exercise(
+    name: Annotated[str, typer.Argument(help="Chapter and number, as in 06.2.")],
+    title: Annotated[str, typer.Argument(help="What the exercise is called.")],
+    function: Annotated[str, typer.Argument(help="The function that learners write.")],
+):
+    """Lay out an exercise that works, to be filled: notebook cells and its check."""
+    from . import new_exercise as layout
+
+    notebook, path = layout.lay_out(name, title, function)
+    chapter = notebook.stem[:2]
+    print(
+        f"Four cells are at the end of solutions/{notebook.name}, and the check is in"
+    )
+    print(f"solutions/{path.name}. Write your exercise in their place, and then run")
+    print(f"make execute CHAPTERS={chapter} && make exercises CHAPTERS={chapter}")

@@ -2,13 +2,16 @@
 
 import dataclasses
 import json
+import os
 import pickle
+import shutil
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 
+from conftest import ROOT
 from d2lpar.checks import answers, checker, solutions
 from d2lpar.checks.exercise import Exercise
 from d2lpar.grade import exchange
@@ -95,3 +98,32 @@ def test_words_have_a_sentence_and_a_hint():
     words = {"short": {"sentence": "It is short."}}
     words["long"] = {"sentence": "It is long.", "hint": "Cut it."}
     assert ex.words == words
+
+
+LAID_OUT = """
+import d2lpar
+from d2lpar.checks import answers, checker
+official = answers.of("13.5").make(), None
+for answer, mistake in [official, *checker.find("13.5").answers()]:
+    print(d2lpar.check("13.5", answer).mistake == mistake)
+"""
+
+
+def test_a_new_exercise_is_laid_out_and_works(tmp_path):
+    for folder in ("authoring", "chapters", "d2lpar", "solutions"):
+        shutil.copytree(ROOT / folder, tmp_path / folder)
+    environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
+
+    def said(*arguments):
+        done = subprocess.run(
+            [sys.executable, *arguments], env=environ, cwd=tmp_path,
+            capture_output=True, text=True,
+        )  # fmt: skip
+        return done.stdout + done.stderr
+
+    command = ["-m", "d2lpar", "new-exercise"]
+    assert "solutions/ex_13_5.py" in said(*command, "13.5", "Left", "left_of")
+    assert said("-c", LAID_OUT) == "True\n" * 4
+    refused = said(*command, "13.5", "Left", "left_of")
+    assert refused == "d2lpar: Exercise 13.5 is there already.\n"
+    assert "is no name of a function" in said(*command, "13.6", "Left", "left of")

@@ -103,8 +103,9 @@ def _not_in_place(exercise, attempts, failing):
 
 
 def _pattern(exercise, attempts, failing):
-    where = _where(attempts, failing)
-    if where is None or all(attempt.right for attempt in failing):
+    wrong = [attempt for attempt in failing if not attempt.right]
+    where = _where(attempts, wrong) if wrong else None
+    if where is None:
         return None
     return f"It fails exactly where {where}. {_related(exercise, failing)}".strip()
 
