@@ -2,6 +2,7 @@
 
 import datetime
 import os
+import re
 import subprocess
 import sys
 from os import environ
@@ -490,3 +491,36 @@ def test_a_wrapper_of_torchs_is_opened_and_a_dtensor_refused(backend):
         d2lpar.RankError, match="all_reduce got a DTensor: give it x.to"
     ):
         d2lpar.run(sums_a_dtensor, **world)
+
+
+def steps(count_of):
+    """`count_of(rank)` steps of DDP; the last rank of two may make others."""
+    model = nn.parallel.DistributedDataParallel(make_model())
+    for _ in range(count_of(dist.get_rank())):
+        model(make_data()[0]).sum().backward()
+
+
+def leaves_early():
+    steps(lambda rank: 3 - (rank == 0))
+
+
+def never_ends():
+    steps(lambda rank: 2)
+    while dist.get_rank() == 1:
+        pass
+
+
+@pytest.mark.parametrize("backend", ["sim", "gloo"])
+def test_a_rank_that_waits_in_a_backward_says_for_what(backend):
+    """DDP waits in C++, for a future."""
+    said = "rank 0 has returned, and rank 1 still waits for it in all_reduce. "
+    said += "Rank 1 has called all_reduce 3 times, rank 0 twice."
+    with pytest.raises(d2lpar.DeadlockError, match=re.escape(said)) as caught:
+        d2lpar.run(leaves_early, world_size=2, backend=backend, timeout=3)
+    assert "model(make_data()[0]).sum().backward()" in str(caught.value)
+
+
+def test_a_rank_that_has_its_gradients_waits_for_nothing():
+    with pytest.raises(d2lpar.RankError, match="rank 1 did not come to a") as caught:
+        d2lpar.run(never_ends, world_size=2, backend="gloo", timeout=3)
+    assert "rank 1: running" in str(caught.value)

@@ -25,7 +25,8 @@ from ..report.engine import Status, Waiting
 
 WORDS, RECORD, SIGNATURE, KEPT = 4096, 16384, 4096, 64
 PART = WORDS + 2 * RECORD + KEPT * SIGNATURE
-VERSION, BLOCKED, OPEN, ACTIVITY, STATE, JOINED, PRINTED, POLLED, LOOKED = range(9)
+VERSION, BLOCKED, OPEN, ACTIVITY, STATE = range(5)
+JOINED, PRINTED, POLLED, LOOKED, HANDED = range(5, 10)
 STATES = ("starting", "running", "returned", "failed")
 _HEAD = struct.Struct("=IIIII")  # checksum, key, lengths of the three parts
 
@@ -123,11 +124,14 @@ class Journal:
         self.words[STATE] = STATES.index(state)
         self.beat()
 
-    def write(self, calls, where):
-        """`calls` [(id, fields of a Waiting)] are in progress; `where`: latest line."""
-        data = marshal.dumps((calls, where))
+    def write(self, calls, where, called=()):
+        """`calls` [(id, fields of a Waiting)] are in progress; `where`: latest line.
+
+        `called` is how often each collective was called: see `Status`.
+        """
+        data = marshal.dumps((calls, where, dict(called)))
         if len(data) + 8 > RECORD:
-            data = marshal.dumps(([], where))
+            data = marshal.dumps(([], where, {}))
         version = self.words[VERSION] + 1
         at = WORDS + version % 2 * RECORD
         self._view[at : at + 8] = struct.pack("=II", zlib.crc32(data), len(data))
@@ -170,8 +174,8 @@ class Journal:
         It polls where its latest look was not longer than `recent` seconds ago.
         """
         state = STATES[self.words[STATE]]
-        calls, where = self._record()
-        blocked = self.words[BLOCKED]
+        calls, where, called = self._record()
+        blocked = self.words[BLOCKED] or self.words[HANDED]
         calls = dict(calls) if self.words[OPEN] else {}
         call = calls.pop(blocked, None)
         if state in ("starting", "running"):
@@ -180,6 +184,7 @@ class Journal:
             call = None
         status = Status(self.rank, state, call, list(calls.values()), where)
         status.steps, status.printed = self.activity(), self.printed()
+        status.called = called
         if state == "running" and time.monotonic() - self.times[LOOKED] < recent:
             status.polls = calls.get(self.words[POLLED])
         return status
@@ -193,9 +198,10 @@ class Journal:
             if version == 0:
                 break
             if version == self.words[VERSION] and zlib.crc32(data) == check:
-                calls, where = marshal.loads(data)
-                return [(id, Waiting(*fields)) for id, fields in calls], where
-        return [], ("", 0)
+                calls, where, called = marshal.loads(data)
+                calls = [(id, Waiting(*fields)) for id, fields in calls]
+                return calls, where, called
+        return [], ("", 0), {}
 
 
 def _slot(short):

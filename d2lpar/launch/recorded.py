@@ -12,7 +12,7 @@ from ..report.engine import Engine, Waiting, waiting, where_called
 from ..report.errors import MismatchError
 from ..sim import torch_private
 from . import gloo
-from .journal import BLOCKED, OPEN, Board
+from .journal import BLOCKED, HANDED, OPEN, Board
 from .works import CollectiveWork, MessageWork, StreamWork
 
 SHORT = 20e-6  # seconds; shorter stretches of computing are not shown
@@ -185,7 +185,7 @@ class RecordedEngine(Engine):
     def _write(self, where, *more):
         latest = [*list(self.open.values())[-LATEST:], *more]
         calls = [(each.id, tuple(waiting(each))) for each in latest]
-        self.journal.write(calls, where)
+        self.journal.write(calls, where, self.called)
 
     def _block(self, call):
         if call.id not in list(self.open)[-LATEST:]:
@@ -201,6 +201,16 @@ class RecordedEngine(Engine):
             self.waited(call)
         else:
             self.journal.look(call.id)
+
+    def hand_on(self, call):
+        """Somebody waits for the call by a future: torch's own code, in a backward."""
+        call.handed_on = True
+        self.journal.words[HANDED] = call.id
+
+    def handed_back(self, call):
+        """It is complete, and nobody waits any more."""
+        if self.journal.words[HANDED] == call.id:
+            self.journal.words[HANDED] = 0
 
     # what the others bring to the same communication
 

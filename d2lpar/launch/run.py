@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..report import explain
+from ..report import explain, loose_ends
 from ..report.errors import DeadlockError
 from ..report.ledger import Ledger
 from ..report.runs import Run
@@ -252,7 +252,7 @@ def _finished(outcome, world, profile=False):
     world.show(result, outcome)
     lone = outcome.left_over and result.ledger.unmatched()
     if outcome.failure is None and lone:
-        result.warnings += explain.unmatched(lone)
+        result.warnings += loose_ends.unmatched(lone)
     else:  # a message without its other end can be waited for in vain only
         result.warnings += result.unwaited
     if isinstance(outcome.failure, DeadlockError) and result.unwaited:
@@ -303,7 +303,7 @@ def _as_run(outcome, world, results, traces=()):
         peak_memory=None if None in memory else memory,
         cluster=world.cluster if sim else None,
         aside=[report.aside for report in reports],
-        unwaited=explain.never_waited({r.rank: r.never_waited for r in reports}),
+        unwaited=loose_ends.never_waited({r.rank: r.never_waited for r in reports}),
     )
 
 

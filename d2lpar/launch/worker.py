@@ -172,7 +172,7 @@ def _partial(engine, where, state="running"):
     """What this rank has recorded so far; `where` it is now."""
     return RankReport(
         engine.rank,
-        Status(engine.rank, state, where=where),
+        Status(engine.rank, state, where=where, called=dict(engine.called)),
         entries=list(engine.entries),
         events=list(engine.events),
         warnings=list(engine.warnings),

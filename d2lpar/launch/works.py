@@ -67,6 +67,8 @@ class CollectiveWork(_Work):
         except RuntimeError as error:
             self._error = error
             raise
+        finally:
+            self.engine.handed_back(self.call)
         if self._finish is not None:
             try:
                 inference = any(t.is_inference() for t in self.call.outputs)
@@ -106,7 +108,9 @@ class CollectiveWork(_Work):
         return done
 
     def get_future(self):
-        self.call.handed_on = True
+        self.engine.hand_on(self.call)
+        if self._future.done():
+            self.engine.handed_back(self.call)
         return self._future
 
 

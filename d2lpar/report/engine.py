@@ -13,6 +13,7 @@ import contextlib
 import os
 import sys
 import sysconfig
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -111,6 +112,7 @@ class Status:
     polls: Waiting | None = None  # the call at whose is_completed() it looks
     steps: int = 0  # how many calls it has started and ended
     printed: int = 0  # bytes
+    called: dict = field(default_factory=dict)  # {(group, kind of collective): count}
 
 
 def waiting(call):
@@ -135,7 +137,7 @@ class Engine:
         self.entries, self.events, self.warnings = [], [], []
         self.open = {}  # id -> Call, until waited for
         self.belongings = []  # of a rank that is a thread; see SimulatedEngine
-        self._seqs = {}
+        self._seqs, self.called = {}, Counter()
         self._calls = self._batches = self._batch = self.groups_asked = 0
 
     def groups_on_host(self, wanted):
@@ -172,6 +174,7 @@ class Engine:
 
     def _record_collective(self, call):
         call.seq = self._seqs[call.group] = self._seqs.get(call.group, 0) + 1
+        self.called[call.group, call.kind] += 1
         n, ranks = len(call.ranks), call.ranks
         root = None if call.root is None else ranks.index(call.root)
         cost = cost_of(call.meta, n, call.index, root)

@@ -4,7 +4,6 @@ Both worlds bring the same material, a `Status` per rank, so both say the same.
 """
 
 import re
-from collections import Counter
 
 from .calls import MESSAGES
 from .errors import DeadlockError, Interrupted, MismatchError, RaceError, RankError
@@ -56,7 +55,8 @@ def table(statuses):
     )
 
 
-def _names(ranks):
+def names(ranks):
+    """The ranks in words: rank 0, or ranks 0, 2 and 3."""
     *others, last = map(str, ranks)
     return f"ranks {', '.join(others)} and {last}" if others else f"rank {last}"
 
@@ -126,7 +126,7 @@ def deadlock(statuses):
     loop = cycle(statuses)
     if loop:
         chain = " -> ".join(f"rank {rank}" for rank in loop + loop[:1])
-        head = f"deadlock: {_names(loop)} wait for each other ({chain})."
+        head = f"deadlock: {names(loop)} wait for each other ({chain})."
         head = f"{head} {_advice(loop, statuses)}"
         error = _error(DeadlockError, head, loop[0], statuses)
         error.cycle = loop
@@ -137,15 +137,30 @@ def deadlock(statuses):
             if other.state == "returned":
                 head = (
                     f"deadlock: rank {rank} has returned, and rank {status.rank} still "
-                    f"waits for it in {status.call.text}."
+                    f"waits for it in {status.call.text}.{_counts(status, other)}"
                 )
                 return _error(DeadlockError, head, rank, statuses)
     blocked = [status.rank for status in statuses if status.call]
     if not blocked:
         return _error(RankError, "deadlock: no rank goes on.", None, statuses)
     verb = "waits" if len(blocked) == 1 else "wait"
-    head = f"deadlock: {_names(blocked)} {verb} for messages that nobody sends."
+    head = f"deadlock: {names(blocked)} {verb} for messages that nobody sends."
     return _error(DeadlockError, head, blocked[0], statuses)
+
+
+def _counts(status, other):
+    """How often either has called the collective in which one waits, if it differs."""
+    call = status.call
+    key = call.group, call.kind
+    mine, theirs = status.called.get(key, 0), other.called.get(key, 0)
+    if call.kind in MESSAGES or mine == theirs:
+        return ""
+    both = f"{_times(mine)}, rank {other.rank} {_times(theirs)}"
+    return f" Rank {status.rank} has called {call.kind} {both}."
+
+
+def _times(count):
+    return ["never", "once", "twice"][count] if count < 3 else f"{count:,} times"
 
 
 def stuck(statuses, without):
@@ -162,7 +177,7 @@ def stuck(statuses, without):
         return _talking(busy, statuses, without)
     ranks = [status.rank for status in busy if not status.polls]
     head = (
-        f"{without}: {_names(ranks)} did not come to a communication "
+        f"{without}: {names(ranks)} did not come to a communication "
         "call, print or return: an endless loop, or work longer than `timeout`."
     )
     return _error(RankError, head, ranks[0], statuses)
@@ -170,7 +185,7 @@ def stuck(statuses, without):
 
 def _polling(polling, statuses, without):
     first, *others = polling
-    more = f", like {_names([s.rank for s in others])}" if others else ""
+    more = f", like {names([s.rank for s in others])}" if others else ""
     head = (
         f"{without}: rank {first.rank} asks again and again whether {first.polls.text} "
         f"is_completed(){_at(first)}{more}, and no message moves. Call wait() instead: "
@@ -286,54 +301,6 @@ def mismatch(first, second, why="", statuses=()):
     every = {status.rank: status for status in [*statuses, first, second]}
     listed = [every[rank] for rank in sorted(every)]
     return _error(MismatchError, head, second.rank, listed, line=b.where)
-
-
-LISTED = 8  # sentences about messages without their other end
-
-
-def unmatched(ends):
-    """Sentences about sends that were never received, and receives of nothing.
-
-    `ends`: [(rank, "send" or "recv", the other rank or None, where)].
-    """
-    sentences = []
-    for (rank, kind, peer, where), count in Counter(ends).items():
-        other = "any rank" if peer is None else f"rank {peer}"
-        nobody = "no rank" if peer is None else f"rank {peer} never"
-        did, never = _ENDS[kind]
-        times = f" ({count:,} times)" if count > 1 else ""
-        sentences.append(
-            f"Rank {rank} {did} {other} at {place(where)}{times}, but {nobody} {never}."
-        )
-    more = len(sentences) - LISTED
-    rest = [f"There are {more:,} more such calls."] if more > 0 else []
-    return sentences[:LISTED] + rest
-
-
-def never_waited(calls):
-    """Sentences about calls that ranks began, returned, and never waited for.
-
-    `calls`: {rank: [(kind, where)]}.
-    """
-    ranks = {}
-    for rank, mine in calls.items():
-        for call in dict.fromkeys(mine):
-            ranks.setdefault(call, []).append(rank)
-    return [
-        f"R{_names(who)[1:]} never waited for the {_ASYNC.get(kind, kind)} at "
-        f"{place(where)}. Call wait() on what it returns; before that, its tensor may "
-        "not be read or changed."
-        for (kind, where), who in list(ranks.items())[:LISTED]
-    ]
-
-
-_ASYNC = {"send": "isend", "recv": "irecv"}
-
-
-_ENDS = {
-    "send": ("sends to", "receives the message"),
-    "recv": ("receives from", "sends a message for it"),
-}
 
 
 def _error(kind, head, rank, statuses, line=None):

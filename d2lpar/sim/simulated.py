@@ -244,7 +244,7 @@ class SimulatedEngine(Engine):
         status.open = [
             waiting(c) for c in list(self.open.values()) if c.kind not in MESSAGES
         ]
-        status.where = self.report.where
+        status.where, status.called = self.report.where, dict(self.called)
         if self.state == "running" and status.call is None and self.thread:
             status.where = user_line(self.thread)
             recent = time.monotonic() - self._looked < max(1.0, self.sim.timeout / 2)
