@@ -38,12 +38,6 @@ def _last_has_none(case):
     return case.text.replace("rank 0 has", f"rank {case.n - 1} has")
 
 
-def _frozen_mirrored(case):
-    frozen = list(case.facts["frozen"])
-    there = [case.n - 1 - r for r in reversed(frozen)]
-    return case.text.replace(f"ranks {frozen}", f"ranks {there}")
-
-
 def _shared_and_turned(n, parameters, sizes):
     return [(name, x, not cut) for name, x, cut in parameters], sizes[::-1]
 
@@ -141,7 +135,6 @@ VARIATIONS = {
     "04.3b": Variation(back=_two_off, shows=_pairs_two_off),
     "10.2b": Variation(part=mirror, call=_last_has_none),
     "10.3b": Variation(change={"cases": functools.partial(stage_cases, state=8)}),
-    "11.2b": Variation(part=mirror, call=_frozen_mirrored),
     "12.3b": Variation(part=mirror),
     "13.1b": Variation(back=_last_stage_first),
     "14.1b": Variation(part=mirror),
