@@ -102,7 +102,7 @@ FORTH = {"19.2b": variations._with_counts}  # where `back` is not its own revers
 # answers of the zoo that can be put into other roles from outside
 CHOSEN = {
     "04.1b": "no_mod",
-    "04.3b": "in_another_order another_cycle arrows_turned_round",
+    "04.3b": "right later_call swapped",
     "05.3b": "hangs",
     "05.4b": "empty_shard hangs",
     "06.1b": "too_few_chunks rounds",
