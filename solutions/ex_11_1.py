@@ -68,8 +68,7 @@ def placed(given):
 
 def slowest(ends, given):
     """Seconds of the slowest GPU; infinite where a part does not fit."""
-    parts = enumerate(pairwise(ends))
-    return max(cost(*part, r, *given) for r, part in parts)
+    return max(cost(*part, r, *given) for r, part in enumerate(pairwise(ends)))
 
 
 def agrees(came, wanted, case):
@@ -98,7 +97,7 @@ layers = lambda case: len(case.inputs[0][0])
 ex.boundaries(
     one_gpu=lambda case: gpus(case) == 1 < layers(case),
     two_gpus=lambda case: gpus(case) == 2,
-    one_layer=lambda case: layers(case) == 1,
+    one_layer=lambda case: layers(case) == 1 == gpus(case),
     more_gpus_than_layers=lambda case: gpus(case) > layers(case),
     first_gpu_stays_empty=lambda case: parts(case)[:1] == [0],
     last_gpu_stays_empty=lambda case: parts(case)[-1:] == [0],
@@ -112,7 +111,6 @@ ex.boundaries(
 
 START, FITS = "best = {0: (0.0, [0])}", "sum(held[a:b]) > room[r]"
 INTO, OUT = "moved[a - 1] * (a > 0) + ", " + moved[b - 1] * (b < L)"
-SLOWEST, SPEED = "max(value, cost(a, b, r))", " / speed[r]"
 
 # Mistakes of its own
 
@@ -141,7 +139,7 @@ ex.slip("one end", {OUT: ""}).says("""
     what leaves.
 """)
 ex.slip("one end", {INTO: ""})
-ex.slip("sum", {SLOWEST: "value + cost(a, b, r)"}).says("""
+ex.slip("sum", {"max(value, cost(a, b, r))": "value + cost(a, b, r)"}).says("""
     It minimizes the sum over all GPUs instead of the time of the slowest.
     Hint: The slowest GPU sets the pace, so compare placements by their largest cost.
 """)
@@ -159,7 +157,7 @@ ex.mistake("room", both(wrong, always(too_full, wrong)), {FITS: "False"}).says("
     Hint: What should such a part cost, so that it is never the best? Give a part that
     does not fit an infinite cost.
 """)
-ex.mistake("not best", both(wrong, fits), {SPEED: ""}).says("""
+ex.mistake("not best", both(wrong, fits), {" / speed[r]": ""}).says("""
     It returns a placement, but there is a faster one.
     Hint: Compare the costs of your parts with those of `cost_reference`, also where a
     part is empty, is at an end, or just fits. For each number of layers, keep the best

@@ -103,6 +103,7 @@ ex = Exercise("11.3", agrees=close, processes=())
 ex.cases(cases)
 crossing = lambda case: takers(*case.inputs[0][2::2])
 firsts = lambda case: [min(layers) for layers in crossing(case).values()]
+ordered = lambda case: [sorted(firsts(case)), sorted(firsts(case))[::-1]]
 layers = lambda case: len(case.inputs[0][0])
 ex.boundaries(
     one_layer_on_each=lambda case: layers(case) == 2,
@@ -111,10 +112,7 @@ ex.boundaries(
     chain=lambda case: len(crossing(case)) == 1 and layers(case) > 2,
     three_takers=lambda case: max(map(len, crossing(case).values())) > 2,
     final_together=lambda case: len({*firsts(case)}) < len(firsts(case)),
-    last_made_is_not_first_final=lambda case: (
-        firsts(case) != sorted(firsts(case))[::-1]
-    ),
-    first_made_is_not_first_final=lambda case: firsts(case) != sorted(firsts(case)),
+    in_no_order=lambda case: firsts(case) not in ordered(case),
     free_messages=lambda case: not any(case.inputs[0][3]),
 )
 
@@ -158,16 +156,6 @@ ex.slip("last reader", last).says("""
 """)
 until = {RETURN: "return max(clock, line) + sum"}
 ex.slip("last reader", last | until)
-larger_first = {f"(v for v {NEXT})": f"sorted([v for v {NEXT}], reverse=True)"}
-for turn in {}, larger_first:
-    for end in "there[cut - 1]", "max(clock, there[cut - 1])":
-        early = turn | {UP: f"there[v] = {UP}", "return line": f"return {end}"}
-        ex.slip("early", early).says("""
-            It starts rank 0's backward pass while gradients of other values are still
-            on their way.
-            Hint: Rank 0 must wait for the gradients of all values that it has sent, and
-            not only for that of its last layer.
-        """)
 in_order = """for v in sorted(first, reverse=True):
         line = max(line, there[v]) + moved[v]
     return line + sum"""
@@ -192,6 +180,7 @@ ex.slip("per taker", back)
 # Answers to which the general sentences apply
 
 ex.wrong("wrong", {UP: "line = clock"})
+ex.wrong("wrong", {UP: f"there[v] = {UP}", "return line": "return there[cut - 1]"})
 ex.wrong("wrong", {"if 0 <= v < cut": "if v == cut - 1"})
 ex.wrong("wrong", {"clock += backward[i]": "clock += 2 * forward[i]"})
 ex.wrong("wrong", {RETURN: "return line, sum"})
