@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import d2lpar
-from d2lpar.checks.rubrics import ex_11_3
+from d2lpar.checks.solutions import ex_11_3
 from d2lpar.network_partition import Part, way_back
 from d2lpar.network_partition.balance import (
     best_cuts,
@@ -601,8 +601,8 @@ def timed_step(net, cut, size):
 def test_the_predicted_seconds_of_a_step_are_those_of_the_simulator():
     """What exercise 11.3 expects is what `Part` takes, with free latency."""
     generator = np.random.default_rng(5)
-    for case in ex_11_3.step_cases(generator):
-        forward, backward, needs, moved, cut = case.facts["given"]
+    for case in ex_11_3.cases(generator):
+        forward, backward, needs, moved, cut = case.inputs[0]
         numbers = [max(1, round(1000 * seconds)) for seconds in moved]
         given = forward, backward, needs, [n / 1000 for n in numbers], cut
         net = [

@@ -18,15 +18,6 @@ def of(exercise):
     return {name: it for name, it in VARIATIONS.items() if name[:-1] == exercise}
 
 
-def _two_off(answer, n=0):
-    """The pairs of all programs, with rank r in the place of r^2."""
-    return {letter: _pairs_two_off(pairs) for letter, pairs in answer.items()}
-
-
-def _pairs_two_off(pairs, n=0):
-    return pairs and [(int(a) ^ 2, int(b) ^ 2) for a, b in pairs]
-
-
 def _last_stage_first(value, n):
     """The rows of a schedule, from the last to the first."""
     rows = str(value).strip().split("\n") if hasattr(value, "home") else value
@@ -36,12 +27,6 @@ def _last_stage_first(value, n):
 
 def _last_has_none(case):
     return case.text.replace("rank 0 has", f"rank {case.n - 1} has")
-
-
-def _frozen_mirrored(case):
-    frozen = list(case.facts["frozen"])
-    there = [case.n - 1 - r for r in reversed(frozen)]
-    return case.text.replace(f"ranks {frozen}", f"ranks {there}")
 
 
 def _shared_and_turned(n, parameters, sizes):
@@ -138,10 +123,8 @@ def _whole_loss(value, n):
 
 
 VARIATIONS = {
-    "04.3b": Variation(back=_two_off, shows=_pairs_two_off),
     "10.2b": Variation(part=mirror, call=_last_has_none),
     "10.3b": Variation(change={"cases": functools.partial(stage_cases, state=8)}),
-    "11.2b": Variation(part=mirror, call=_frozen_mirrored),
     "12.3b": Variation(part=mirror),
     "13.1b": Variation(back=_last_stage_first),
     "14.1b": Variation(part=mirror),

@@ -1,0 +1,164 @@
+"""11.2 Only the last rank learns: train(part, widths, batches, targets, lr)."""
+
+import copy
+from itertools import pairwise
+
+import torch
+from torch import nn
+
+from d2lpar.checks import requirements as rows
+from d2lpar.checks.exercise import Exercise
+from d2lpar.checks.judging import Case, Requirement
+from d2lpar.checks.signs import both, hangs, only, raises, says
+from d2lpar.checks.varying import mirror
+
+LR = 0.3
+# features into each part and out of the last, rows of the batches, frozen ranks
+WORLDS = (
+    ((3, 2), (4, 4), ()),
+    ((3, 5, 2), (4,), ()),
+    ((2, 3, 2), (), ()),
+    ((2, 3, 2), (3, 5, 1), ()),
+    ((4, 1, 3, 2), (5, 2), ()),
+    ((3, 4, 2, 2), (3, 3, 3), (0,)),
+    ((2, 3, 4, 2), (2, 6), (1,)),
+    ((3, 2, 4, 2), (2, 3), (0, 1)),
+    ((2, 4, 3, 5, 2), (3, 1, 4), ()),
+    ((3, 2, 4, 3, 2), (4, 1, 3), (0, 2)),
+)
+
+ex = Exercise("11.2")
+
+
+@ex.cases
+def cases(rng, reference):
+    """Parts of several widths, batches of several sizes, with frozen ranks."""
+    for widths, batches, frozen in WORLDS:
+        n, seed = len(widths) - 1, int(rng.integers(1, 10**6))
+        xs = [torch.from_numpy(rng.normal(size=(N, widths[0]))) for N in batches]
+        ys = [torch.from_numpy(rng.normal(size=(N, widths[-1]))) for N in batches]
+        none, parts = [[x[:, :0] for x in xs]] * (n - 1), parts_of(widths, frozen, seed)
+        given = zip(parts, [xs, *none], [*none, ys], strict=True)
+        inputs = [(part, list(widths), *data, LR) for part, *data in given]
+        learned = reference(copy.deepcopy(parts), xs, ys, LR)
+        facts = {"features": str([*widths]), "steps": len(batches)}
+        facts |= {"cold": frozen, "rows": batches}
+        facts |= {"frozen": f"ranks {[*frozen]}"} if frozen else {}
+        expected = [[p.detach() for p in part] for part in learned]
+        yield Case.of(n, inputs, expected, **facts)
+
+
+def parts_of(widths, frozen, seed):
+    """A part for each rank; a frozen one does not learn."""
+    made, parts = torch.Generator().manual_seed(seed), []
+    for r, features in enumerate(pairwise(widths)):
+        line = nn.Linear(*features, dtype=torch.float64)
+        for p in line.parameters():
+            p.data = torch.randn(p.shape, generator=made, dtype=torch.float64)
+            p.requires_grad_(r not in frozen)
+        parts.append(nn.Sequential(line, nn.Tanh()))
+    return parts
+
+
+fact = lambda name: lambda case: case.facts[name]
+frozen, given = fact("cold"), fact("rows")
+ex.require(
+    Requirement(
+        "bytes of all ranks",
+        lambda a: sum(a.run.bytes_sent),
+        lambda case: 16 * sum(case.inputs[0][1][1:-1]) * sum(given(case)),
+        exactly=False,
+    )
+)
+ex.at_most(messages=lambda case: 2 * (case.n - 1) * len(given(case)))
+ex.require(rows.from_messages())
+ex.boundaries(
+    "one rank",
+    "two ranks",
+    "no power of two",
+    no_step=lambda case: not given(case),
+    one_row=lambda case: 1 in given(case),
+    first_is_frozen=lambda case: frozen(case) == (0,),
+    one_between_is_frozen=lambda case: frozen(case) == (1,),
+    all_but_the_last_are_frozen=lambda case: len(frozen(case)) == case.n - 1 > 1,
+    four_ranks_learn=lambda case: case.n == 4 and not frozen(case),
+)
+
+# Texts of the answer, for edits
+
+PLACE, LEAF, ASK = "r, last =", "x.requires_grad_()", "if out.requires_grad:"
+GRADIENT, BACK, UP = (
+    "dist.recv(gradient, r + 1)",
+    "out.backward(gradient)",
+    "dist.send(x.grad, r - 1)",
+)
+STEP = "        sgd(part, lr)"
+
+# Mistakes of its own
+
+ex.slip("thaws", {PLACE: f"part.requires_grad_()\n    {PLACE}"}).says("""
+    The parameters of frozen ranks have changed, so these ranks were trained too.
+    Hint: What may be changed in a part that was given? Leave `requires_grad` of the
+    parameters as it is. Only the tensor that was received must have it.
+""")
+ex.mistake("frozen", only(frozen), {ASK: "if True:"}).says("""
+    It fails only where a rank is frozen, where a part has no gradients of its own.
+    Hint: What must a frozen part still do for the others? Call `backward` only if
+    `out.requires_grad`. The gradient must be received in any case, and a frozen part in
+    the middle must pass gradients on.
+""")
+learns = "any(p.requires_grad for p in part.parameters())"
+zeros = UP.replace("x.grad", "torch.zeros_like(x) if x.grad is None else x.grad")
+ex.wrong("frozen", {LEAF: f"x.requires_grad_({learns})", UP: zeros})
+ex.mistake("hangs", hangs, {GRADIENT: "gradient.fill_(1)"}).says("""
+    Ranks wait for each other, because a send has no receive, or comes out of turn. To
+    swap two calls, as is said above, may not be enough.
+    Hint: Which line of which rank receives each message? First the activations go from
+    part to part, and then the gradients come back. The rank with the targets begins the
+    way back.
+""")
+ex.wrong("hangs", {f"{GRADIENT}\n": f"{GRADIENT}\n            {GRADIENT}\n"})
+none = both(raises(TypeError, AttributeError), says("None"), lambda a: a.error.rank > 0)
+ex.mistake("no leaf", none, {LEAF: "pass", ASK: "if r == 0:"}).says("""
+    The tensor that a rank received gets no gradient in its backward pass.
+    Hint: Of which tensors does autograd keep the gradient? Of a leaf only if
+    `requires_grad_()` was called on it.
+""")
+no_way = {LEAF: "pass", f"{GRADIENT}\n": "pass\n", ASK: "if False:", UP: "pass"}
+ex.slip("only the last", no_way).says("""
+    Every rank but the last still has the weights it started with.
+    Hint: A received tensor does not know where it came from. Its gradient must be sent
+    back, and `backward` must be called with it.
+""")
+ex.slip("ones", {BACK: "out.sum().backward()"}).says("""
+    It starts a backward pass from ones instead of the gradient that it needs.
+    Hint: From what does the backward pass of a part in the middle start?
+    `out.backward(gradient)` needs the gradient of `out`, which comes from the rank of
+    the next part.
+""")
+
+# Answers to which the general sentences apply
+
+kept = "        for p in part.parameters():\n            p.data -= lr * p.grad"
+ex.wrong("wrong", {STEP: kept.replace("p.grad", "(0 if p.grad is None else p.grad)")})
+ex.wrong("wrong", {BACK: "out.backward(gradient / len(x))"})
+ex.wrong("wrong", {"return list(part.parameters())": "return part"})
+ex.wrong("raises", {UP: "dist.send(x.gradient, r - 1)"})
+note = "dist.{0}(torch.ones(1), r {1}); dist.{0}("
+more = {"dist.recv(x,": note.format("recv", "- 1") + "x,"}
+more["dist.send(out"] = note.format("send", "+ 1") + "out"
+ex.wrong("costly", more)
+ex.right({BACK: "torch.autograd.backward([out], [gradient])"})
+ex.right({"if r > 0:\n            dist.send": "if r:\n            dist.send"})
+
+mirrored = lambda case: f"ranks {[case.n - 1 - r for r in frozen(case)][::-1]}"
+ex.variation(
+    "b",
+    varied="direction: the first part is on the last rank",
+    differs="It sends towards the last rank, but here that rank has the first part.",
+    part=mirror,
+    call=lambda case: case.text.replace(f"ranks {[*frozen(case)]}", mirrored(case)),
+    says={
+        "only the last": "Every rank but rank 0 still has the weights it started with."
+    },
+)
