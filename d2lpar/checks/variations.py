@@ -34,10 +34,6 @@ def _last_stage_first(value, n):
     return "\n".join(rows[::-1]) if isinstance(rows[0], str) else rows[::-1]
 
 
-def _last_has_none(case):
-    return case.text.replace("rank 0 has", f"rank {case.n - 1} has")
-
-
 def _frozen_mirrored(case):
     frozen = list(case.facts["frozen"])
     there = [case.n - 1 - r for r in reversed(frozen)]
@@ -139,7 +135,6 @@ def _whole_loss(value, n):
 
 VARIATIONS = {
     "04.3b": Variation(back=_two_off, shows=_pairs_two_off),
-    "10.2b": Variation(part=mirror, call=_last_has_none),
     "10.3b": Variation(change={"cases": functools.partial(stage_cases, state=8)}),
     "11.2b": Variation(part=mirror, call=_frozen_mirrored),
     "12.3b": Variation(part=mirror),
