@@ -6,7 +6,6 @@ import re
 
 from ..mesh.costs import bytes_per_step
 from ..mesh.grid import AXES, Mesh
-from .rubrics.ex_10_3 import stage_cases
 from .rubrics.ex_20_1 import cases as plan_cases
 from .rubrics.ex_20_2 import D as FEATURES
 from .rubrics.ex_20_4 import cases as table_cases
@@ -135,7 +134,6 @@ def _whole_loss(value, n):
 
 VARIATIONS = {
     "04.3b": Variation(back=_two_off, shows=_pairs_two_off),
-    "10.3b": Variation(change={"cases": functools.partial(stage_cases, state=8)}),
     "11.2b": Variation(part=mirror, call=_frozen_mirrored),
     "12.3b": Variation(part=mirror),
     "13.1b": Variation(back=_last_stage_first),
