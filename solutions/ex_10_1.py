@@ -53,7 +53,7 @@ ex.boundaries(
     short_enough=lambda case: 0 < case.facts["factor"] < 1,
 )
 ex.at_most(
-    bytes=lambda case: 16,
+    bytes=shared.sixteen,
     messages=lambda case: 2 * case.n * (case.n - 1),
     memory=lambda case: 8 * largest(case) + SPARE + case.noise,
 )

@@ -16,8 +16,8 @@ from d2lpar.checks.varying import mirror
 PLANS = {  # rows of the micro-batches of rank r
     "equal micro-batches": lambda r: [2, 2],
     "unequal micro-batches": lambda r: [1, 3 + r, 2],
-    "different numbers of micro-batches": lambda r: [2, 1, 4, 1][: 1 + r % 4],
     "rank 0 has no micro-batch": lambda r: [2, 1] if r else [],
+    "different numbers of micro-batches": lambda r: [2, 1, 4, 1][: 1 + r % 4],
 }
 
 
@@ -39,7 +39,7 @@ ex = Exercise("10.2", outcome=lambda a, rank: a.values[rank][0], perform=watched
 @ex.cases
 def cases(rng):
     """Micro-batches of unequal sizes; ranks may have fewer of them, or none."""
-    for n, (kind, plan), k in product(RANKS, PLANS.items(), (3, 1)):
+    for k, n, (kind, plan) in product((3, 1), RANKS, PLANS.items()):
         if k == 1 and n not in (1, 4) or not any(map(plan, range(n))):
             continue
         draw = lambda *shape: torch.from_numpy(rng.normal(size=shape))
@@ -71,7 +71,8 @@ def changed(attempt):
     return sum(told or not same(x, y) for x, y, (_, told) in pairs)
 
 
-BYTES = rows.bytes_sent(lambda case: (case.n - 1) * case.facts["k"] * 8, exactly=False)
+bytes_of = lambda case: [(case.n - 1) * case.facts["k"] * 8] * case.n
+BYTES = rows.bytes_sent(bytes_of, exactly=False)
 MESSAGES = rows.messages(lambda case: case.n * (case.n - 1), exactly=False)
 ex.require(BYTES, MESSAGES, Requirement(rows.UNTOUCHED, changed, lambda case: 0))
 
@@ -94,32 +95,22 @@ def calls(name, attempt):
 each_one = lambda attempt: calls("", attempt) >= max(counts(attempt.case))
 inside = {BACKWARD: f"{BACKWARD}\n        part = torch.empty_like(shard)"}
 inside[BACKWARD] += "; dist.reduce_scatter_tensor(part, v.grad); shard += part"
-new = "shard = w.new_zeros(len(w) // dist.get_world_size())"
-inside |= {START: new, ZERO: "", "@ w).sq": "@ v).sq", REDUCE: ""}
-inside["shard = w.grad.new_empty(len(w) // dist.get_world_size())"] = ""
-v = "v = w.detach().requires_grad_()"
-naive = inside | {LOOP: f"{LOOP}\n        {v}"}
-ex.mistake("each time", always(each_one, breaks(MESSAGES)), naive).says("""
+inside |= {START: "n = dist.get_world_size()", ZERO: "shard = w.new_zeros(len(w) // n)"}
+inside |= {"shard = w.grad.new_empty(": "n == (", "@ w).sq": "@ v).sq", REDUCE: ""}
+inside[LOOP] = f"{LOOP}\n        v = w.detach().requires_grad_()"
+ex.mistake("each time", always(each_one, breaks(MESSAGES)), inside).says("""
     It reduces every micro-batch by itself, so m micro-batches cause m times the
     traffic.
     Hint: How many gradients does a rank have to send? One, because it can add up those
     of its micro-batches before. Then it does not matter that other ranks have more.
 """)
-most = f"""most = torch.tensor([len(micro_batches)])
-    dist.all_reduce(most, op=dist.ReduceOp.MAX)
-    empty = [w.new_zeros(1, len(w))] * (int(most) - len(micro_batches))
-    for x in [*micro_batches, *empty]:
-        {v}"""
-ex.wrong("each time", inside | {LOOP: most})
 without = only(lambda case: 0 in counts(case), lambda attempt: bool(attempt.error))
 ex.mistake("absent", without, {ZERO: "w.grad = None"}).says("""
     It fails when a rank has no micro-batches.
     Hint: Which ranks have to call the collective? All, including one whose gradient is
     zero, and that has to be a tensor, too.
 """)
-leaves = (
-    "if not micro_batches:\n        return w[: len(w) // dist.get_world_size()] * 0"
-)
+leaves = "if not micro_batches: return w[: len(w) // dist.get_world_size()] * 0"
 ex.wrong("absent", {START: f"{leaves}\n    {START}"})
 means = "mean() / len(micro_batches) / dist.get_world_size()"
 ex.slip("mean of means", {SUM: means}).says("""
