@@ -109,7 +109,7 @@ CHOSEN = {
     "06.2c": "ties_2 digits_3",
     "07.1b": "means_4",
     "08.1b": "right full_2 sum_2",
-    "10.2b": "a_rank_without_work_leaves",
+    "10.2b": "absent_2",
     "11.2b": "hangs",
     "13.1b": "a_schedule_object one_too_many",
     "16.1b": "one_ratio in_percent believes_it",

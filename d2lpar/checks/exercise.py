@@ -219,10 +219,15 @@ class Known:
         self.exercise._about(self.mistake, text)
         return self
 
-    def make(self):
-        """Return it as a function, whose name says what it is."""
+    def make(self, more=None):
+        """Return it as a function, whose name says what it is; `more` edits come first.
+
+        Those are a case's own, `facts["edits"]`: what differs in a variation.
+        """
+        official = answers.of(self.exercise.name)
+        if more and self.edits:
+            return official.make(official.edited(more | self.edits))
         if self.function is None:
-            official = answers.of(self.exercise.name)
             self.function = official.make(official.edited(self.edits))
             name = f"{self.mistake or 'right'} {self.number}".removesuffix(" 1")
             self.function.__name__ = name.replace(" ", "_")
@@ -275,7 +280,7 @@ class Slip:
         if self.fake:
             return self.fake(case)
         judged = self.exercise.judged
-        attempt = judged.perform(form.make(), case)
+        attempt = judged.perform(form.make(case.facts.get("edits")), case)
         if attempt.error is not None:
             return None
         came = [judged.outcome(attempt, r) for r in range(case.n)]

@@ -184,7 +184,7 @@ def _count(row, attempts):
     right = [attempt for attempt in attempts if attempt.right and attempt.case.n > 1]
     ns = [attempt.case.n for attempt in right]
     figures = [_total(row.measured(attempt)) for attempt in right]
-    limits = [_total(row.allowed(attempt.case)) for attempt in right]
+    limits = [_limit(row, attempt) for attempt in right]
     if row.label in COUNTED and len({*ns}) > 2:
         came, enough = _name(ns, figures), _name(ns, limits)
         if came and enough:
@@ -195,6 +195,13 @@ def _count(row, attempts):
         if all(came == times(n) * limit for n, came, limit in more):
             return f'"{row.label}" is {name} the figure that is allowed'
     return None
+
+
+def _limit(row, attempt):
+    """The figure that is allowed, of all ranks where they are measured one by one."""
+    limit = row.allowed(attempt.case)
+    each = isinstance(row.measured(attempt), list) and not isinstance(limit, list)
+    return limit * attempt.case.n if each else _total(limit)
 
 
 def _total(figures):

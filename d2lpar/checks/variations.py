@@ -6,7 +6,6 @@ import re
 
 from ..mesh.costs import bytes_per_step
 from ..mesh.grid import AXES, Mesh
-from .rubrics.ex_10_3 import stage_cases
 from .rubrics.ex_20_1 import cases as plan_cases
 from .rubrics.ex_20_2 import D as FEATURES
 from .rubrics.ex_20_4 import cases as table_cases
@@ -23,10 +22,6 @@ def _last_stage_first(value, n):
     rows = str(value).strip().split("\n") if hasattr(value, "home") else value
     rows = rows.strip().split("\n") if isinstance(rows, str) else list(rows)
     return "\n".join(rows[::-1]) if isinstance(rows[0], str) else rows[::-1]
-
-
-def _last_has_none(case):
-    return case.text.replace("rank 0 has", f"rank {case.n - 1} has")
 
 
 def _shared_and_turned(n, parameters, sizes):
@@ -123,8 +118,6 @@ def _whole_loss(value, n):
 
 
 VARIATIONS = {
-    "10.2b": Variation(part=mirror, call=_last_has_none),
-    "10.3b": Variation(change={"cases": functools.partial(stage_cases, state=8)}),
     "12.3b": Variation(part=mirror),
     "13.1b": Variation(back=_last_stage_first),
     "14.1b": Variation(part=mirror),
