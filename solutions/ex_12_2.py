@@ -120,10 +120,10 @@ ex.mistake("share", both(right, share), whole).says("""
 ex.wrong("share", {UP: "(x[..., None, :] * up).sum(-1)"})
 
 twice = {ENTERS: "pass", GATE: "Enter.apply(x) @ gate.T", UP: "Enter.apply(x) @ up.T"}
-three = lambda attempt: split.all_reduces(attempt) == 3
+three = lambda attempt: 2.6 <= split.all_reduces(attempt) <= 3  # chunks differ
 ex.mistake("enters twice", always(three, breaks(split.ONE_EACH_WAY)), twice).says("""
-    It is right, but needs one all-reduce too many, because x goes through `Enter` once
-    for each half.
+    It is right, but needs one all-reduce too many, perhaps because x goes through
+    `Enter` once for each half.
     Hint: The dx of both halves can be added up before they are sent.
 """)
 

@@ -142,7 +142,6 @@ VARIATIONS = {
     "10.2b": Variation(part=mirror, call=_last_has_none),
     "10.3b": Variation(change={"cases": functools.partial(stage_cases, state=8)}),
     "11.2b": Variation(part=mirror, call=_frozen_mirrored),
-    "12.3b": Variation(part=mirror),
     "13.1b": Variation(back=_last_stage_first),
     "14.1b": Variation(part=mirror),
     "15.1b": Variation(given=_shared_and_turned),
