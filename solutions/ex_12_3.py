@@ -5,7 +5,7 @@ import torch
 from d2lpar.checks import requirements as rows
 from d2lpar.checks.exercise import Exercise
 from d2lpar.checks.judging import Case, ranks
-from d2lpar.checks.signs import breaks
+from d2lpar.checks.signs import both, breaks
 from d2lpar.checks.varying import mirror
 
 ex = Exercise("12.3", reference="likely_reference")
@@ -62,7 +62,6 @@ def case_of(reference, n, scores, kind):
 given = lambda case: torch.cat([scores for (scores,) in case.inputs], 1)
 count = lambda case: len(case.inputs[0][0])
 highest = lambda case: given(case).amax(1, keepdim=True)
-dtypes = lambda dtype: lambda case: given(case).dtype == dtype
 ex.boundaries(
     "one rank",
     "two ranks",
@@ -76,9 +75,6 @@ ex.boundaries(
     very_low=lambda case: (highest(case) == torch.tensor(-1e30, dtype=FLOAT)).any(),
     lowest=lambda case: (highest(case) == torch.finfo(given(case).dtype).min).any(),
     no_float32=lambda case: (given(case).double() == 1e300).any(),
-    float32=dtypes(FLOAT),
-    float64=dtypes(LONG),
-    bfloat16=dtypes(SHORT),
 )
 BYTES = rows.bytes_sent(lambda case: 16 * count(case) * (case.n - 1), exactly=False)
 # where lists count, two rows of scores may be there as lists
@@ -112,6 +108,7 @@ ex.slip("rounded", narrow).says("""
     their way, too.
 """)
 ex.slip("rounded", {NUMBERS: "torch.stack([best, words.to(best.dtype)])"})
+ex.slip("rounded", {BEST: BEST.replace("scores", "scores.float()")})
 later = f"n - 1 - best.flip(0).{CHOICE[5:]}"
 ex.slip("ties", {CHOICE: later}, somewhere=True).says("""
     Of equal scores it does not always take the word with the smallest number.
@@ -122,13 +119,14 @@ last_place = "best, place = scores.flip(1).max(1); place = scores.shape[1] - 1 -
 ex.slip("ties", {BEST: last_place, CHOICE: later})
 ex.slip("ties", {BEST: last_place})
 joined = f"return d2lpar.tensor_parallel.Join.apply(scores, 1).argmax(1)\n    {START}"
-ex.mistake("joined", breaks(BYTES), {START: joined}).says("""
+all_right = lambda attempt: all(each.right for each in attempt.attempts)
+ex.mistake("joined", both(breaks(BYTES), all_right), {START: joined}).says("""
     It is right, but a rank sends more than two numbers per row to each other rank.
     Hint: What must the others know of a rank's scores? Its best one and the place of
     this are all that they need.
 """)
 copied = {BEST: BEST.replace("scores", "scores.clone()")}
-ex.mistake("memory", breaks(MEMORY), copied).says("""
+ex.mistake("memory", both(breaks(MEMORY), all_right), copied).says("""
     It is right, but a rank allocates more than a few numbers for each row.
     Hint: Which line makes a tensor with as many elements as `scores`? `max` and
     `argmax` need no copy, but comparing all scores with a number makes one.
@@ -152,5 +150,10 @@ ex.variation(
     differs="It assumes that rank 0 has the first words, but here the last rank has "
     "them.",
     part=mirror,
-    reads={"r V/n": "(n-1-r) V/n", "later": "lower"},
+    says={
+        "ties": "Of equal scores it does not always take the word with the smallest "
+        "number. Hint: Which of the ranks wins where two have the same score? Here the "
+        "smaller numbers are on the higher ranks."
+    },
+    reads={"r V/n": "(n-1-r) V/n"},
 )
