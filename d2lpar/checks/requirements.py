@@ -100,7 +100,7 @@ def products(attempt):
     """FLOPs of each rank's products of matrices."""
     made = [0] * attempt.case.n
     for event in operations(attempt.run):
-        if event.name.rstrip("_") in PRODUCTS:  # in place, too
+        if event.name in PRODUCTS:
             made[event.rank] += event.flops
     return made
 
