@@ -325,6 +325,17 @@ def test_computing_is_charged_by_the_roofline():
     assert sim(multiply, n=2).elapsed == 0.0
 
 
+def test_a_product_in_place_has_as_many_flops_as_a_new_one():
+    def program():
+        x, y = torch.ones(3, 4, 5), torch.zeros(3, 4, 4)
+        y.baddbmm_(x, x.mT)
+        y[0].addmm_(x[0], x[0].T)
+
+    run = sim(program, n=1, cluster="1xT4")
+    found = {event.name: event.flops for event in run.timeline}
+    assert (found["baddbmm"], found["addmm"]) == (2 * 3 * 4 * 4 * 5, 2 * 4 * 4 * 5)
+
+
 LAUNCH = 100e-6
 
 

@@ -45,7 +45,8 @@ def _raises(exercise, attempts, failing):
         return None
     rank = "It" if attempt.case.n == 1 else f"Rank {attempt.error.rank}"
     line, cause = attempt.error.line or "", attempt.cause
-    ours = any(room in line for room in ("judging.py", "rubrics", "solutions"))
+    rooms = "judging.py", "backward.py", "rubrics", "solutions"
+    ours = any(room in line for room in rooms)
     line = f" in {line}" if line and not ours else ""
     reason = str(cause).strip().split("\n")[0]
     told = [f" Hint: {hint}" for text, hint in ADVICE.items() if text in str(cause)]

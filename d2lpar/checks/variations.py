@@ -118,7 +118,6 @@ def _whole_loss(value, n):
 
 
 VARIATIONS = {
-    "12.3b": Variation(part=mirror),
     "13.1b": Variation(back=_last_stage_first),
     "14.1b": Variation(part=mirror),
     "15.1b": Variation(given=_shared_and_turned),

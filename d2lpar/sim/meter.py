@@ -154,12 +154,13 @@ class Meter(TorchDispatchMode):
         if not tensors:
             return
         moved = sum(t.nbytes for t in tensors)
-        counter = flop_registry.get(func._overloadpacket)
+        name = func._schema.name.split("::")[1]
+        plain = getattr(torch.ops.aten, name[:-1], None) if name[-1] == "_" else None
+        counter = flop_registry.get(plain or func._overloadpacket)
         if counter is not None:
             flops = int(counter(*args, **kwargs, out_val=out))
         else:
             flops = sum(t.numel() for t in tensors_in((out,)))
-        name = func._schema.name.split("::")[1]
         self.charge(name, flops, moved, tensors[0].dtype)
 
 

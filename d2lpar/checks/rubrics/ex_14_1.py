@@ -6,9 +6,9 @@ import torch
 
 from .. import requirements as rows
 from .. import signs
+from ..backward import NO_WAY_BACK, agrees, both_ways, by_name, drawn
 from ..judging import Case, Exercise, ranks
 from ..signs import both, breaks, either, says
-from .chapter_12 import NO_WAY_BACK, agrees, both_ways, by_name, drawn
 
 # rows of each rank, depth of the halo
 WORLDS = (((4,), 1), ((3,), 3), ((3, 4), 1), ((2, 3), 0), ((5, 3), 2), ((3, 2, 4), 0))

@@ -7,9 +7,9 @@ import torch
 
 from .. import requirements as rows
 from .. import signs
+from ..backward import NO_WAY_BACK, agrees, by_name, drawn, near
 from ..judging import Case, Exercise, on_ranks, ranks
 from ..signs import both, breaks
-from .chapter_12 import NO_WAY_BACK, agrees, by_name, drawn, near
 
 # tokens of each rank, experts of all, experts per token, choices that are dropped
 WORLDS = (((5,), 4, 2, 0.0), ((4, 3), 4, 1, 0.0), ((2, 5), 6, 3, 0.3))

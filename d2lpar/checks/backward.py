@@ -1,14 +1,11 @@
-"""What exercises of chapter 12 share: after an answer comes its backward pass."""
+"""For exercises about autograd: after an answer comes its backward pass."""
 
 from functools import partial
 
 import torch
 
-from ...sim.cluster import Cluster
-from ..judging import Requirement, on_ranks
-from ..signs import both, either, says, wrong
-
-FREE_START = {"cluster": Cluster.ideal(alpha=0.0)}  # messages cost bytes: rings win
+from .judging import on_ranks
+from .signs import both, either, says, wrong
 
 
 def both_ways(fn, case, **options):
@@ -65,43 +62,9 @@ def unlinked(attempt):
     )
 
 
-def summed(term, leaves, dy, whole_dx=True):
-    """What ranks come to, where y is the sum of `term(r, *leaves[r])`.
-
-    All have the whole first and last argument, so their gradients are sums, too.
-    """
-    terms = [gradients(partial(term, r), own, dy) for r, own in enumerate(leaves)]
-    y = sum(y for y, _ in terms)
-    dx, dbias = (sum(grads[k] for _, grads in terms) for k in (0, -1))
-    return [
-        (y, [dx if whole_dx else grads[0], *grads[1:-1], dbias]) for _, grads in terms
-    ]
-
-
-def gradients(make, leaves, dy):
-    """(y, gradients of the leaves), where y = make(*leaves)."""
-    leaves = [leaf.clone().requires_grad_() for leaf in leaves]
-    y = make(*leaves)
-    return y.detach(), list(torch.autograd.grad(y, leaves, dy))
-
-
 def drawn(rng, *shapes):
     """Normal numbers in float64, a tensor of each shape."""
     return [torch.from_numpy(rng.normal(size=shape)) for shape in shapes]
 
 
-def all_reduces(attempt):
-    """Of the busiest rank, in bytes of one ring all-reduce of x."""
-    n = attempt.case.n
-    one = 2 * (n - 1) * -(-attempt.case.inputs[0][0][0].numel() // n) * 8
-    return round(max(attempt.run.bytes_sent) / one, 2) if one else 0
-
-
-ONE_EACH_WAY = Requirement(
-    "all-reduces, there and back",
-    all_reduces,
-    lambda case: 2,
-    exactly=False,
-    show="{:g}".format,
-)
 NO_WAY_BACK = either(says("does not require grad"), both(wrong, unlinked))
