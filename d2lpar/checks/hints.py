@@ -120,7 +120,8 @@ def _costly(exercise, attempts, failing):
     names = ", ".join(f'"{row.label}"' for row in rows) or "the rows that fail"
     text = f"The outcome is right, but not the way to it: see {names}."
     if counted:
-        text = f"The outcome is right, but {counted[0]}."
+        first = min(counted, key=lambda text: not text.startswith("it "))
+        text = f"The outcome is right, but {first}."
     where = _where(attempts, failing)
     if where and where != SEVERAL:  # one rank sends nothing, whatever it does
         text += f" They fail exactly where {where}."
