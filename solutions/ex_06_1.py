@@ -8,26 +8,19 @@ from d2lpar.checks import requirements as rows
 from d2lpar.checks import signs
 from d2lpar.checks.equality import same
 from d2lpar.checks.exercise import Exercise
-from d2lpar.checks.judging import Case, Requirement, argument, ranks
+from d2lpar.checks.judging import Case, Requirement, argument
 from d2lpar.checks.signs import both, breaks
 from d2lpar.checks.varying import mirror, next_one
-from d2lpar.messages import exchange
 from d2lpar.report.units import show_bytes
 
 ex = Exercise("06.1", outcome=argument(0))
-CALLS = [  # S, op, dtype
-    (0, "sum", "float64"),
-    (1, "max", "int64"),
-    (5, "sum", "float64"),
-    (12, "sum", "int64"),
-    (13, "max", "float64"),
-    (1001, "sum", "float64"),
-    (1001, "max", "float64"),
-]
+CALLS = [(0, "sum", "float64"), (1, "max", "int64"), (5, "sum", "float64")]
+CALLS += [(12, "sum", "int64"), (13, "max", "float64"), (1001, "sum", "float64")]
+CALLS += [(1001, "max", "float64")]
 
 
 @ex.cases
-def cases(rng):
+def cases(rng, reference):
     """Sizes that divide by n and do not, below n, and 0; all values below zero.
 
     The integers have more digits than a float64.
@@ -35,19 +28,13 @@ def cases(rng):
     for n in range(1, 9):
         large = [(30_011, "sum", "float64")] * (n == 4)
         for S, op, dtype in (*(CALLS if n < 6 else CALLS[2::2]), *large):
+            terms = rng.normal(size=(n, S)) - 5
             if dtype == "int64":
                 terms = -rng.integers(2**54, 2**56, (n, S))
-            else:
-                terms = rng.normal(size=(n, S)) - 5
-            terms = torch.from_numpy(terms)  # [n, S]
-            yield Case(
-                n,
-                f'{ranks(n)}, S = {S}, {dtype}, "{op}"',
-                [(x.clone(), op) for x in terms],
-                [terms.sum(0) if op == "sum" else terms.amax(0)] * n,
-                facts={"S": S},
-                traced=S > 10_000,
-            )
+            terms = list(torch.from_numpy(terms))  # [n, S]
+            inputs, traced = [(x.clone(), op) for x in terms], S > 10_000
+            wanted = reference(terms, op)
+            yield Case.of(n, inputs, wanted, traced=traced, S=S, dtype=dtype, op=op)
 
 
 def fewest(case):
@@ -67,12 +54,6 @@ def telling(attempt):
     return attempt.error is None and 2 < attempt.case.n <= attempt.case.facts["S"]
 
 
-def one_hub(attempt):
-    """All that is sent is sent by one rank, or to it."""
-    traffic = attempt.run.traffic
-    return (traffic.sum(0) + traffic.sum(1)).max() == traffic.sum() > 0
-
-
 def too_few_chunks(attempt):
     """An index is out of range, and in no call in which n divides S."""
     out = signs.raises(IndexError)
@@ -88,20 +69,8 @@ def first_half_right(attempt):
     )
 
 
-def whole_tensors(attempt):
-    """Every rank sends n-1 times the whole tensor, whatever n is."""
-    every = [a for a in attempt.attempts if telling(a)]
-    sent = [8 * (a.case.n - 1) * a.case.facts["S"] for a in every]
-    return [{*a.run.bytes_sent} for a in every] == [{each} for each in sent]
-
-
-BYTES = rows.bytes_sent(fewest)
 LEFT = Requirement(
     "bytes to others than the left", elsewhere, lambda case: 0, show=show_bytes
-)
-ROUNDS = rows.rounds(lambda case: 2 * (case.n - 1), exactly=False)
-MEMORY = rows.extra_memory(
-    lambda case: 8 * -(-case.facts["S"] // case.n) + 100 + case.noise
 )
 BITS = rows.same_bits()
 SAID = Requirement(
@@ -109,8 +78,13 @@ SAID = Requirement(
     lambda a: sum(value is not None for value in a.values),
     lambda case: 0,
 )
-ex.require(rows.from_messages(), rows.all_waited(), BYTES, LEFT, ROUNDS, MEMORY)
-ex.require(BITS, SAID)
+spare = lambda case: 8 * -(-case.facts["S"] // case.n) + 100 + case.noise
+ex.boundaries("one rank", "two ranks", "no power of two", "does not divide")
+ex.boundaries("empty", "empty share")
+ex.require(rows.from_messages(), rows.all_waited())
+ex.exactly(bytes=fewest)
+ex.at_most(rounds=lambda case: 2 * (case.n - 1), memory=spare)
+ex.require(LEFT, BITS, SAID)
 
 # Texts of the answer, for edits
 
@@ -120,38 +94,6 @@ LATER = "chunks[(r + k) % n], chunks[(r + 1 + k) % n]"
 FIRST = "exchange(mine, left, incoming, right)"
 SECOND = "exchange(mine, left, theirs, right)"
 SPARE, MAXIMUM = "spare[: len(theirs)]", "torch.maximum(theirs, incoming, out=theirs)"
-
-
-@ex.mistake("whole tensor", both(telling, whole_tensors))
-def whole_tensor_round(tensor, op):
-    """Every rank sends the whole tensor n-1 times, which is no cheaper than sending
-    everything to everyone.
-    Hint: Cut the tensor into n chunks, and send one of them in each step.
-    """
-    n, r, travelling = dist.get_world_size(), dist.get_rank(), tensor.clone()
-    for _ in range(n - 1):
-        incoming = torch.empty_like(tensor)
-        exchange(travelling, (r - 1) % n, incoming, (r + 1) % n)
-        both = tensor, incoming
-        tensor.copy_(sum(both) if op == "sum" else torch.maximum(*both))
-        travelling = incoming
-
-
-@ex.mistake("hub", both(telling, one_hub))
-def gather_and_broadcast(tensor, op):
-    """All traffic goes through one rank, so this is not a ring.
-    Hint: Every rank sends to its left neighbour only, one chunk in each step.
-    """
-    n, r, incoming = dist.get_world_size(), dist.get_rank(), torch.empty_like(tensor)
-    for peer in range(n - 1, 0, -1) if r == 0 else ():
-        dist.recv(incoming, peer)
-        both = tensor, incoming
-        tensor.copy_(sum(both) if op == "sum" else torch.maximum(*both))
-    for peer in range(n - 1, 0, -1) if r == 0 else ():
-        dist.send(tensor, peer)
-    if r > 0:
-        dist.send(tensor, 0)
-        dist.recv(tensor, 0)
 
 
 to_the_right = lambda a: any(elsewhere(a)) and not any(elsewhere(a, way=1))
@@ -176,10 +118,7 @@ ex.slip("tail", {SPLIT: "tensor[: len(tensor) // n * n].tensor_split(n)"}).says(
     Hint: n chunks of S // n elements do not cover the tensor. Look at how tensor_split
     cuts it.
 """)
-ex.slip("unchanged", {SPLIT: "tensor.clone().tensor_split(n)"}).says("""
-    The tensor is unchanged, so the result, if there is one, is in a different tensor.
-    Hint: `x = x + y` makes a new tensor, but `x += y` and `x.copy_(y)` change x itself.
-""")
+sends = lambda attempt: attempt.run.bytes_sent == fewest(attempt.case)
 again = f"incoming = {SPARE}; {FIRST}; {{}}"
 add = "theirs += incoming if op == 'sum' else torch.maximum(theirs, incoming) - theirs"
 ex.slip("combined twice", {SECOND: again.format(add)}).says("""
@@ -196,17 +135,15 @@ ex.mistake("second half", signs.always(first_half_right), {SECOND: "pass"}).says
     second does not.
     Hint: At half time rank r sends chunk r. Which chunk does it pass on one step later?
 """)
-nearer = again.format(
-    "incoming -= theirs; theirs += incoming"
-)  # right but for rounding
-ex.mistake("bits", breaks(BITS), {SECOND: nearer}).says("""
+nearer = again.format("incoming -= theirs; theirs += incoming")  # nearly right
+ex.mistake("bits", both(breaks(BITS), sends), {SECOND: nearer}).says("""
     The results on different ranks differ in their last digits.
     Hint: Only the rank that completes a chunk may round its sum. The other ranks copy
     the chunk.
 """)
 same_sum = lambda a: sum(a.run.bytes_sent) == sum(fewest(a.case))
 other_owner = {NEIGHBOURS: NEIGHBOURS + "; r += 1"}
-ex.mistake("owner", both(breaks(BYTES), same_sum), other_owner).says("""
+ex.mistake("owner", both(ex.costs("bytes"), same_sum), other_owner).says("""
     The total number of bytes is right, but some ranks send more than their share and
     others less.
     Hint: Chunk r, as tensor_split cuts it, is complete on rank r at half time. So rank
@@ -214,7 +151,7 @@ ex.mistake("owner", both(breaks(BYTES), same_sum), other_owner).says("""
 """)
 longer_last = "tensor.split([(len(tensor) + i) // n for i in range(n)])"
 ex.wrong("owner", {SPLIT: longer_last, "chunks[0]": "chunks[-1]"})
-ex.mistake("spare", breaks(MEMORY), {SPARE: "torch.empty_like(theirs)"}).says("""
+ex.mistake("spare", ex.costs("memory"), {SPARE: "torch.empty_like(theirs)"}).says("""
     It allocates more memory than one spare chunk at a time.
     Hint: A buffer that is made anew in each step exists twice for a moment, and `a + b`
     makes one more tensor. Make one buffer before the loop, and use `out=`.
@@ -227,11 +164,7 @@ turns = (
     "for give in (r % 2 == 0, r % 2): dist.send(mine, left) if give else dist.recv({})"
 )
 turns = {FIRST: turns.format("incoming, right"), SECOND: turns.format("theirs, right")}
-ex.mistake("rounds", both(breaks(ROUNDS), BYTES.holds), turns).says("""
-    The ranks take turns, although all of them could send at the same time.
-    Hint: Receive while you send, with `exchange`, or with isend and irecv and a wait
-    for both.
-""")
+ex.wrong("costly", turns)
 ex.wrong("hangs", {FIRST: "dist.send(mine, left); dist.recv(incoming, right)"})
 ex.wrong("raises", {"chunks[(r + 2 + k) % n]": "chunks[r + 2 + k]"})
 
@@ -241,24 +174,11 @@ def torchs_own(tensor, op):
     dist.all_reduce(tensor, dist.ReduceOp.SUM if op == "sum" else dist.ReduceOp.MAX)
 
 
-@ex.right
-def empty_chunks_stay_at_home(tensor, op):
-    n, r = dist.get_world_size(), dist.get_rank()
-    chunks, spare = tensor.tensor_split(n), tensor.new_empty(-(-len(tensor) // n))
-    for k in range(2 * (n - 1)):
-        first = k < n - 1
-        i = r + 1 + k if first else r + k - (n - 1)
-        mine, theirs = chunks[i % n], chunks[(i + 1) % n]
-        incoming = spare[: len(theirs)] if first else theirs
-        works = [dist.irecv(incoming, src=(r + 1) % n)] if len(theirs) else []
-        works += [dist.isend(mine, dst=(r - 1) % n)] if len(mine) else []
-        for work in works:
-            work.wait()
-        if first and op == "sum":
-            theirs += incoming
-        elif first:
-            torch.maximum(theirs, incoming, out=theirs)
-
+# empty chunks stay
+skip = "works = [dist.irecv({0}, right)] if len({0}) else []; "
+skip += "works += [dist.isend(mine, left)] if len(mine) else []; "
+skip += "[work.wait() for work in works]"
+ex.right({FIRST: skip.format("incoming"), SECOND: skip.format("theirs")})
 
 # Variations
 
@@ -285,10 +205,6 @@ ex.variation(
     "have to travel to the right.",
     part=mirror,
     says={
-        "hub": """
-            All traffic goes through one rank, so this is not a ring.
-            Hint: Every rank sends to its right neighbour only, one chunk in each step.
-        """,
         "direction": """
             The chunks travel to the left, but in this ring they have to travel to the
             right.

@@ -14,7 +14,7 @@ from d2lpar.checks.judging import Attempt, Case
 from d2lpar.checks.signs import both, raises, wrong
 from d2lpar.launch.limits import end_thread, time_limit
 from d2lpar.report.errors import RankError
-from d2lpar.scatter import all_gather, all_to_all, flat_broadcast, flat_reduce
+from d2lpar.scatter import flat_broadcast, flat_reduce
 
 LONGEST = 15.0  # seconds for one judgement
 
@@ -63,16 +63,9 @@ ex = Exercise(
 def cases(rng):
     """Three right all-reduces and the wrong ones, mixed."""
     for allreduce, kind in draw(rng):
-        what = f"an all-reduce that is right, {kind}"
-        if kind in FAULTS:
-            what = ex.words[kind]["sentence"].removeprefix("It accepts ")
-        yield Case(
-            1,
-            what.removesuffix("."),
-            [(allreduce,)],
-            [kind not in FAULTS],
-            facts={"kind": kind},
-        )
+        told = ex.words.get(kind, {}).get("sentence", f"It accepts one that is {kind}.")
+        right, text = kind not in FAULTS, told.removeprefix("It accepts ").rstrip(".")
+        yield Case(1, text, [(allreduce,)], [right], facts={"kind": kind})
 
 
 # All-reduces to be judged; all of them look alike from outside
@@ -97,21 +90,6 @@ def owner_by_owner(x, group):
         flat_broadcast(chunk, i, group)
 
 
-def all_owners_at_once(x, group):
-    """Everyone gives chunk i to rank i, which adds them and gives the sum to all."""
-    chunks = list(x.tensor_split(dist.get_world_size(group)))
-    terms = [torch.empty_like(chunks[dist.get_rank(group)]) for _ in chunks]
-    all_to_all(terms, chunks, group)
-    all_gather(chunks, sum(terms), group)
-
-
-def by_halves(x, group):
-    """Halving and doubling for powers of two, else a ring."""
-    n = dist.get_world_size(group)
-    way = family.ring_allreduce if n & (n - 1) else family.halving_doubling_allreduce
-    way(x, group)
-
-
 def in_equal_chunks(x, group, more=0):
     """A ring whose last chunk is filled up: it sends all that is allowed, or more."""
     n, r = dist.get_world_size(group), dist.get_rank(group)
@@ -125,23 +103,21 @@ def in_equal_chunks(x, group, more=0):
         work.wait()
 
 
-RIGHT = {  # what it does: the function
-    "the ring": family.ring_allreduce,
-    "the ring in small pieces": partial(family.segmented_ring_allreduce, segment=2),
-    "torch's own": lambda x, group: dist.all_reduce(x, group=group),
-    "one owner of a chunk after the other": owner_by_owner,
-    "all owners of chunks at once": all_owners_at_once,
-    "halving and doubling where n is a power of two": by_halves,
+RIGHT = {
+    "right, a ring": family.ring_allreduce,
+    "right, a ring in pieces": partial(family.segmented_ring_allreduce, segment=2),
+    "right, torch's own": lambda x, group: dist.all_reduce(x, group=group),
+    "right, one owner after the other": owner_by_owner,
 }
 
-
 # Wrong
-
 
 COUNTED = {  # slip: (r, n) -> is what rank r of n has in the sum?
     "rank 0 everywhere": lambda r, n: r == 0,
     "without the last": lambda r, n: n == 1 or r < n - 1,
     "powers of two": lambda r, n: r < 2 ** (n.bit_length() - 1),
+    "two": lambda r, n: n != 2 or r == 0,
+    "from four on": lambda r, n: n < 4 or r > 0,
 }
 
 
@@ -151,8 +127,8 @@ def slipped(slip, base, x, group):
     odd = n > 1 and n % 2
     if slip in COUNTED:
         x *= COUNTED[slip](r, n)
-    if slip == "raises if few" and 0 < len(x) < n:
-        raise ValueError("fewer elements than ranks")
+    if len(x) < n and slip == {0: "raises if empty"}.get(len(x), "raises if few"):
+        raise ValueError(f"{len(x)} elements on {n} ranks")
     if slip == "knot of odd ranks" and odd:
         dist.send(x, group=group, group_dst=(r + 1) % n)
         dist.recv(y, group=group, group_src=(r - 1) % n)
@@ -188,7 +164,7 @@ def by_the_last(x, group):
 
 FAULTS = {  # fault: the slips that lead to it, or all-reduces that have it
     "equal but wrong": ["rank 0 everywhere", "without the last"],
-    "powers of two": ["powers of two"],
+    "number of ranks": ["powers of two", "two", "from four on"],
     "tail": ["tail"],
     "rank 0": ["rank 0"],
     "rebinding": ["returns another", "forgets another"],
@@ -196,30 +172,25 @@ FAULTS = {  # fault: the slips that lead to it, or all-reduces that have it
     "average": ["average"],
     "own times n": ["own times n"],
     "integers": ["integers"],
-    "few elements": ["nothing if few", "raises if few"],
-    "bytes": [
-        family.tree_allreduce,
-        family.naive_allreduce,
-        family.direct_allreduce,
-        family.recursive_doubling_allreduce,
-    ],
+    "few elements": ["nothing if few", "raises if few", "raises if empty"],
+    "bytes": [family.tree_allreduce, family.naive_allreduce, family.direct_allreduce],
     "deadlock": ["knot of odd ranks", "the odd one leaves"],
 }
 
 
 def draw(rng):
-    """[(all-reduce, what it is in RIGHT or FAULTS)]: 3 right ones, 19 wrong ones.
+    """[(all-reduce, what it is in RIGHT or FAULTS)]: 3 right ones, 22 wrong ones.
 
-    Every fault is there, in two forms at most.  The generator decides which right
-    ones there are, where a fault is put in, and the order; two are always the last.
+    Every form of a fault is there.  The generator decides which right ones there are,
+    where a fault is put in, and the order; two are always the last.
     """
     ways = list(RIGHT.values())
     names = [list(RIGHT)[i] for i in rng.permutation(len(RIGHT))[:2]]
     found = [(disguised(RIGHT[name]), name) for name in names]
-    found.append((disguised(in_equal_chunks), "a ring of equal chunks"))
+    found.append((disguised(in_equal_chunks), "right, a ring of equal chunks"))
     for fault, forms in FAULTS.items():
-        for i in rng.permutation(len(forms))[:2]:
-            base, form = ways[rng.integers(len(ways))], forms[i]
+        for form in forms:
+            base = ways[rng.integers(len(ways))]
             body = (form,) if callable(form) else (slipped, form, base)
             found.append((disguised(*body), fault))
     order = rng.permutation(len(found))
@@ -229,20 +200,17 @@ def draw(rng):
 
 # Texts of the answer, for edits
 
-SIZES = "[(2, 1), (3, 1), (3, 10), (4, 7), (5, 9)]"
+SIZES = "[(2, 1), (3, 0), (3, 1), (3, 10), (4, 7), (5, 9)]"
 DRAWN, ERROR = "torch.randint(2**39, 2**40, [S])", "except d2lpar.RankError:"
 RESULTS, RIGHT_ONE = "in run.results:", "torch.equal(tensor, sum(tensors))"
 BACK, SENT, TRUE = "back is not None or ", "max(run.bytes_sent)", "return True"
 
 
-def accepts(fault):
-    """An all-reduce with this fault is taken for a right one."""
-    return both(wrong, lambda a: a.case.facts["kind"] == fault)
-
-
-def accepted(fault, edits):
-    """The mistake to accept it, which these edits make."""
-    return ex.mistake(fault, accepts(fault), edits)
+def accepted(fault, edits, that, hint):
+    """The mistake to take an all-reduce with this fault for a right one."""
+    taken = both(wrong, lambda a: a.case.facts["kind"] == fault)
+    text = f"It accepts an all-reduce that {that}. Hint: {hint}"
+    ex.mistake(fault, taken, edits).says(text)
 
 
 uncaught = {ERROR: "except ZeroDivisionError:"}
@@ -252,13 +220,6 @@ ex.mistake("uncaught", raises(RankError), uncaught).says("""
     Hint: In these cases `d2lpar.run` raises a `d2lpar.RankError`, which your judge can
     catch.
 """)
-ex.mistake("raises", raises(BaseException), {TRUE: "return undefined"}).says("""
-    Your judge itself raises an error, which is shown above.
-""")
-no_verdict = both(wrong, lambda a: verdict(a.came[0]) is None)
-ex.mistake("no verdict", no_verdict, {TRUE: "return None"}).says("""
-    Your judge returns something that is neither True nor False.
-""")
 too_strict = both(wrong, lambda a: a.case.expected == [True])
 ex.mistake("too strict", too_strict, {"math.ceil(S / n)": "(S / n)"}).says("""
     It rejects an all-reduce that is right.
@@ -267,70 +228,54 @@ ex.mistake("too strict", too_strict, {"math.ceil(S / n)": "(S / n)"}).says("""
 """)
 ex.wrong("too strict", {DRAWN: "torch.randn(S)"})
 ex.wrong("too strict", {SENT + " >": SENT + " >="})
-accepted("equal but wrong", {"sum(tensors)": "run.results[0][1]"}).says("""
-    It accepts an all-reduce that gives all ranks the same numbers, but not the sum.
-    Hint: Compare with the sum, computed in one process.
-""")
-accepted("powers of two", {SIZES: "[(2, 1), (2, 9), (4, 9), (8, 1), (8, 9)]"}).says("""
-    It accepts an all-reduce that is right only when the number of ranks is a power of
-    two.
-    Hint: Try it on 3 and on 5 ranks.
-""")
-accepted("tail", {SIZES: "[(2, 2), (3, 6), (5, 10)]"}).says("""
-    It accepts an all-reduce that is right only when the number of ranks divides the
-    size.
-    Hint: Try sizes that the number of ranks does not divide.
-""")
-accepted("rank 0", {RESULTS: "in run.results[:1]:"}).says("""
-    It accepts an all-reduce that is right on rank 0 only.
-    Hint: Compare the tensor of every rank with the sum, not only that of rank 0.
-""")
+that = "gives all ranks the same numbers, but not the sum"
+hint = "Compare with the sum, computed in one process."
+accepted("equal but wrong", {"sum(tensors)": "run.results[0][1]"}, that, hint)
+several = {SIZES: "[(2, 1), (2, 9), (4, 9), (8, 1), (8, 9), (2, 0)]"}
+that = "is right only for some numbers of ranks"
+accepted("number of ranks", several, that, "Try every number from 2 to 5.")
+ex.wrong("number of ranks", {SIZES: "[(3, 0), (3, 1), (4, 10), (5, 9)]"})
+ex.wrong("number of ranks", {SIZES: "[(2, 1), (3, 0), (3, 1), (3, 10)]"})
+that = "is right only when the number of ranks divides the size"
+hint = "Try sizes that the number of ranks does not divide."
+accepted("tail", {SIZES: "[(2, 2), (3, 6), (4, 4), (5, 10), (2, 0)]"}, that, hint)
+hint = "Compare the tensor of every rank with the sum, not only that of rank 0."
+accepted("rank 0", {RESULTS: "in run.results[:1]:"}, "is right on rank 0 only", hint)
 either = {BACK: "", "equal(tensor,": "equal(tensor if back is None else back,"}
-accepted("rebinding", either).says("""
-    It accepts an all-reduce that leaves its tensor unchanged and puts the sum into
-    another one.
-    Hint: Look at the tensor that you passed in, whatever the function returns.
-""")
-accepted("returns", {BACK: ""}).says("""
-    It accepts an all-reduce that is right in place but also returns the tensor.
-    Hint: Look at what the function returns. A right one returns None.
-""")
-direction = {f"not {RIGHT_ONE}": "(tensor / sum(tensors)).std() > 1e-6"}
-accepted("average", {SIZES: "[(3, 2), (5, 3), (4, 10)]", **direction}).says("""
-    It accepts an all-reduce that computes the average instead of the sum.
-    Hint: Compare with the sum itself, so that a constant factor is noticed.
-""")
-accepted("own times n", {DRAWN: "torch.full([S], 2**33 + 1)"}).says("""
-    It accepts an all-reduce that multiplies its own numbers by n, without any
-    communication.
-    Hint: Give every rank different numbers, so that a multiple of its own is not the
-    sum.
-""")
-accepted("integers", {DRAWN: "torch.randint(2**9, 2**10, [S])"}).says("""
-    It accepts an all-reduce that adds in single precision, which rounds large integers.
-    Hint: Try integers that need more than 24 binary digits.
-""")
-accepted("few elements", {SIZES: "[(n, 11) for n in (2, 3, 4, 5)]"}).says("""
-    It accepts an all-reduce that fails when there are fewer elements than ranks.
-    Hint: Try a tensor with one element on several ranks.
-""")
-accepted("bytes", {SENT: "0"}).says("""
-    It accepts an all-reduce that computes the right sum but lets some rank send more
-    than its share.
-    Hint: Look at `Run.bytes_sent` of every rank, with more than two ranks.
-""")
+that = "leaves its tensor unchanged and puts the sum into another one"
+hint = "Look at the tensor that you passed in, whatever the function returns."
+accepted("rebinding", either, that, hint)
+that = "is right in place but also returns the tensor"
+hint = "Look at what the function returns. A right one returns None."
+accepted("returns", {BACK: ""}, that, hint)
+mean = "torch.allclose(n * tensor.double(), sum(tensors).double())"
+hint = "Compare with the sum itself, so that a constant factor is noticed."
+that = "computes the average instead of the sum"
+accepted("average", {f"not {RIGHT_ONE}": f"not ({RIGHT_ONE} or {mean})"}, that, hint)
+that = "multiplies its own numbers by n, without any communication"
+hint = (
+    "Give every rank different numbers, so that a multiple of its own is not the sum."
+)
+accepted("own times n", {DRAWN: "torch.full([S], 2**33 + 1)"}, that, hint)
+that = "adds in single precision, which rounds large integers"
+hint = "Try integers that need more than 24 binary digits."
+accepted("integers", {DRAWN: "torch.randint(2**9, 2**10, [S])"}, that, hint)
+that = "fails when there are fewer elements than ranks"
+hint = "Try a tensor with one element on several ranks, and one without any."
+accepted("few elements", {SIZES: "[(n, 11) for n in (2, 3, 4, 5)]"}, that, hint)
+ex.wrong("few elements", {"(3, 0), ": ""})
+that = "computes the right sum but lets some rank send more than its share"
+hint = "Look at `Run.bytes_sent` of every rank, with more than two ranks."
+accepted("bytes", {SENT: "0"}, that, hint)
 ex.wrong("bytes", {SENT: "(n == 2) * max(run.bytes_sent)"})
 ex.wrong("bytes", {SENT: "sum(run.bytes_sent) / n"})
-ex.wrong("bytes", {SENT: "run.bytes_sent[0]"})
 ex.wrong("bytes", {"2 * (n - 1)": "2 * n"})
-no_fault = {
-    ERROR: f"except d2lpar.DeadlockError:\n            continue\n        {ERROR}"
-}
-accepted("deadlock", no_fault).says("""
-    It accepts an all-reduce that hangs when the number of ranks is odd.
-    Hint: Try an odd number of ranks. If they wait for ever, `d2lpar.run` raises a
-    `d2lpar.RankError`.
-""")
+no_fault = f"except d2lpar.DeadlockError:\n            continue\n        {ERROR}"
+hint = (
+    "Try an odd number of ranks. If they wait for ever, `d2lpar.run` raises an error."
+)
+that = "hangs when the number of ranks is odd"
+accepted("deadlock", {ERROR: no_fault}, that, hint)
 
 
 @ex.wrong("error")
@@ -342,24 +287,5 @@ def never_ends(allreduce):
             pass
 
 
-@ex.right
-def in_floats_and_integers(allreduce):
-    def on_a_rank(xs):
-        x = xs[dist.get_rank()]
-        return allreduce(x), x
-
-    faults = 0
-    for n, S in ((5, 3), (1, 2), (3, 10), (4, 9), (2, 1)):
-        for dtype in (torch.float64, torch.int64):
-            xs = [(torch.arange(S) * (r + 2) + r * r + 1) for r in range(n)]
-            xs = [(x * (2**33 + 1)).to(dtype) for x in xs]
-            try:
-                run = d2lpar.run(on_a_rank, xs, world_size=n, backend="sim")
-            except Exception:
-                return False
-            for back, x in run.results:
-                alike = torch.allclose(x.double(), sum(xs).double(), rtol=1e-10)
-                exact = dtype == torch.float64 or bool((x == sum(xs)).all())
-                faults += not (alike and exact and back is None)
-            faults += bool((run.traffic.sum(1) > 2 * (n - 1) * -(-S // n) * 8).any())
-    return faults == 0
+ex.right({SIZES: "[(n, S) for n in (5, 4, 3, 2, 1) for S in (0, 1, 10)]"})
+ex.right({"2 * (n - 1) * math.ceil(S / n) * 8": "16 * (n - 1) * -(-S // n)"})

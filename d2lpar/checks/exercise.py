@@ -95,14 +95,18 @@ class Exercise:
         self.at_most(exactly=True, **wanted)
 
     def costs(self, *names):
-        """Return a question: all outcomes are right, and of the rows just these not."""
+        """Return a question: all outcomes are right, and of the rows just these not.
+
+        Nor is another row not, in any call.
+        """
         figures = [self._figures[name] for name in names]
 
         def alone(attempt):
-            if not all(each.right for each in attempt.attempts):
-                return False
-            bad = [row for row in self._rows if not row.holds(attempt)]
-            return len(bad) == len(figures) and all(row in bad for row in figures)
+            others = [row for row in self._rows if row not in figures]
+            return not any(row.holds(attempt) for row in figures) and all(
+                each.right and all(row.holds(each) for row in others)
+                for each in attempt.attempts
+            )
 
         return alone
 
