@@ -136,7 +136,6 @@ VARIATIONS = {
     "13.1b": Variation(back=_last_stage_first),
     "14.1b": Variation(part=mirror),
     "15.1b": Variation(given=_shared_and_turned),
-    "15.3b": Variation(back=_backwards, shows=_backwards),
     "16.1b": Variation(given=lambda n, *given: (*given[:-1], given[-1][::-1])),
     "16.2b": Variation(given=_with_a_reserve),
     "16.3b": Variation(given=_of_all_gpus),
