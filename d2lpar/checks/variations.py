@@ -4,8 +4,6 @@ import functools
 import math
 import re
 
-from ..mesh.costs import bytes_per_step
-from ..mesh.grid import AXES, Mesh
 from .rubrics.ex_20_1 import cases as plan_cases
 from .rubrics.ex_20_2 import D as FEATURES
 from .rubrics.ex_20_4 import cases as table_cases
@@ -26,13 +24,6 @@ def _last_stage_first(value, n):
 
 def _shared_and_turned(n, parameters, sizes):
     return [(name, x, not cut) for name, x, cut in parameters], sizes[::-1]
-
-
-def _in_float64(n, config, sizes, N, T, counted):
-    """The bytes of the same step with twice as large numbers; the loss stays."""
-    short, long = (bytes_per_step(config, Mesh(*sizes), N, T, size) for size in (4, 8))
-    seen = {axis: long[axis] - 2 * (short[axis] - counted[axis]) for axis in AXES}
-    return config, sizes, N, T, seen
 
 
 def _to_base_2(n, out, lse):
@@ -121,8 +112,6 @@ VARIATIONS = {
     "13.1b": Variation(back=_last_stage_first),
     "14.1b": Variation(part=mirror),
     "15.1b": Variation(given=_shared_and_turned),
-    "15.2b": Variation(given=_in_float64),
-    "15.3b": Variation(back=_backwards, shows=_backwards),
     "16.1b": Variation(given=lambda n, *given: (*given[:-1], given[-1][::-1])),
     "16.2b": Variation(given=_with_a_reserve),
     "16.3b": Variation(given=_of_all_gpus),
