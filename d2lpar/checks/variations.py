@@ -26,13 +26,6 @@ def _pairs_two_off(pairs, n=0):
     return pairs and [(int(a) ^ 2, int(b) ^ 2) for a, b in pairs]
 
 
-def _last_stage_first(value, n):
-    """The rows of a schedule, from the last to the first."""
-    rows = str(value).strip().split("\n") if hasattr(value, "home") else value
-    rows = rows.strip().split("\n") if isinstance(rows, str) else list(rows)
-    return "\n".join(rows[::-1]) if isinstance(rows[0], str) else rows[::-1]
-
-
 def _frozen_mirrored(case):
     frozen = list(case.facts["frozen"])
     there = [case.n - 1 - r for r in reversed(frozen)]
@@ -136,7 +129,6 @@ VARIATIONS = {
     "04.3b": Variation(back=_two_off, shows=_pairs_two_off),
     "11.2b": Variation(part=mirror, call=_frozen_mirrored),
     "12.3b": Variation(part=mirror),
-    "13.1b": Variation(back=_last_stage_first),
     "14.1b": Variation(part=mirror),
     "15.1b": Variation(given=_shared_and_turned),
     "15.2b": Variation(given=_in_float64),
