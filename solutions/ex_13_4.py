@@ -84,6 +84,7 @@ def held(made, kept, late):
 
 
 made = lambda case: parse(case.inputs[0][0])
+home = lambda case, stage: made(case).home.get(stage)
 steps = lambda case: case.inputs[0][1]
 ex.boundaries(
     one_rank=lambda case: made(case).p == 1,
@@ -92,8 +93,8 @@ ex.boundaries(
     one_step=lambda case: steps(case) == 1 < made(case).p,
     steps_with_w=lambda case: steps(case) > 1 and made(case).splits,
     steps_without_w=lambda case: steps(case) > 1 and not made(case).splits,
-    stages_in_turn=lambda case: made(case).home.get(made(case).p) == 0,
-    neighbours_on_one_rank=lambda case: made(case).home.get(2) == made(case).home[1],
+    stages_in_turn=lambda case: home(case, made(case).p) == 0,
+    neighbours_on_one_rank=lambda case: home(case, 2) == home(case, 1) == 1,
     free_messages=lambda case: case.inputs[0][5] == 0,
     no_float32=lambda case: max(case.inputs[0][6]) > 2**24,
 )
