@@ -6,6 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from ..launch.run import sleep
 from ..shared.played import Wire
 
 
@@ -53,3 +54,32 @@ class Drift(nn.Module):
             self.mean = (self.mean + x.mean(0)) / 2
             self.seen += (x > 0).sum()
         return y
+
+
+class Layer(nn.Module):
+    """tanh of a linear layer; on a rank its F and its B take these seconds."""
+
+    def __init__(self, weight, bias, seconds=(0.0, 0.0)):
+        super().__init__()
+        self.linear, self.seconds = nn.Linear(*weight.shape).double(), seconds
+        self.linear.weight.data, self.linear.bias.data = weight, bias
+
+    def forward(self, x):
+        forward, backward = self.seconds
+        sleep(forward)
+        out = torch.tanh(self.linear(x))
+        if out.requires_grad:
+            out.register_hook(lambda gradient: sleep(backward))
+        return out
+
+
+class Words(nn.Module):
+    """A weight [V, D] on the way "in" from V numbers to D, "out" to V, or both."""
+
+    def __init__(self, w, ways):
+        super().__init__()
+        self.w, self.ways = nn.Parameter(w.clone()), ways
+
+    def forward(self, x):
+        x = torch.tanh(x @ self.w) if "in" in self.ways else x  # [N, V] -> [N, D]
+        return x @ self.w.T if "out" in self.ways else x

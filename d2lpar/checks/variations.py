@@ -15,11 +15,13 @@ def of(exercise):
     return {name: it for name, it in VARIATIONS.items() if name[:-1] == exercise}
 
 
-def _last_stage_first(value, n):
-    """The rows of a schedule, from the last to the first."""
-    rows = str(value).strip().split("\n") if hasattr(value, "home") else value
-    rows = rows.strip().split("\n") if isinstance(rows, str) else list(rows)
-    return "\n".join(rows[::-1]) if isinstance(rows[0], str) else rows[::-1]
+def _two_off(answer, n=0):
+    """The pairs of all programs, with rank r in the place of r^2."""
+    return {letter: _pairs_two_off(pairs) for letter, pairs in answer.items()}
+
+
+def _pairs_two_off(pairs, n=0):
+    return pairs and [(int(a) ^ 2, int(b) ^ 2) for a, b in pairs]
 
 
 def _shared_and_turned(n, parameters, sizes):
@@ -109,7 +111,6 @@ def _whole_loss(value, n):
 
 
 VARIATIONS = {
-    "13.1b": Variation(back=_last_stage_first),
     "14.1b": Variation(part=mirror),
     "15.1b": Variation(given=_shared_and_turned),
     "16.1b": Variation(given=lambda n, *given: (*given[:-1], given[-1][::-1])),
