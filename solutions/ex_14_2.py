@@ -123,7 +123,7 @@ ex.slip("later", {BEST: "min(reversed(ways),"}).says("""
     first of equal numbers; a `Fraction` is exact.
 """)
 ex.slip("later", {BEST: "min(sorted(ways),"})
-ex.slip("all ranks", {SHARE: "Fraction(n - 1)", PART: "share / n"}).says("""
+ex.slip("all ranks", {SHARE: "Fraction(n - 1)"}).says("""
     It counts what all ranks send together.
     Hint: One rank is wanted: how much of a tensor does it send in a gather?
 """)

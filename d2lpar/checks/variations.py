@@ -29,10 +29,6 @@ def _last_has_none(case):
     return case.text.replace("rank 0 has", f"rank {case.n - 1} has")
 
 
-def _shared_and_turned(n, parameters, sizes):
-    return [(name, x, not cut) for name, x, cut in parameters], sizes[::-1]
-
-
 def _in_float64(n, config, sizes, N, T, counted):
     """The bytes of the same step with twice as large numbers; the loss stays."""
     short, long = (bytes_per_step(config, Mesh(*sizes), N, T, size) for size in (4, 8))
@@ -127,8 +123,6 @@ VARIATIONS = {
     "10.3b": Variation(change={"cases": functools.partial(stage_cases, state=8)}),
     "12.3b": Variation(part=mirror),
     "13.1b": Variation(back=_last_stage_first),
-    "14.1b": Variation(part=mirror),
-    "15.1b": Variation(given=_shared_and_turned),
     "15.2b": Variation(given=_in_float64),
     "15.3b": Variation(back=_backwards, shows=_backwards),
     "16.1b": Variation(given=lambda n, *given: (*given[:-1], given[-1][::-1])),
