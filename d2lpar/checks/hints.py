@@ -58,6 +58,7 @@ ONE_RANK = "Where sender and receiver are one rank, copy; or leave this case out
 ADVICE = {
     "cannot send to itself": ONE_RANK,
     "cannot receive from itself": ONE_RANK,
+    "should not be the same as the rank": ONE_RANK,
     "does not require grad": (
         "The way back is lost where a value leaves autograd: `detach`, `.data`, "
         "`no_grad`, a new tensor, or a message that autograd does not know."

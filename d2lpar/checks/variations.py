@@ -7,25 +7,12 @@ import re
 from .rubrics.ex_20_1 import cases as plan_cases
 from .rubrics.ex_20_2 import D as FEATURES
 from .rubrics.ex_20_4 import cases as table_cases
-from .varying import Variation, mirror
+from .varying import Variation
 
 
 def of(exercise):
     """{name: Variation} of an exercise."""
     return {name: it for name, it in VARIATIONS.items() if name[:-1] == exercise}
-
-
-def _two_off(answer, n=0):
-    """The pairs of all programs, with rank r in the place of r^2."""
-    return {letter: _pairs_two_off(pairs) for letter, pairs in answer.items()}
-
-
-def _pairs_two_off(pairs, n=0):
-    return pairs and [(int(a) ^ 2, int(b) ^ 2) for a, b in pairs]
-
-
-def _shared_and_turned(n, parameters, sizes):
-    return [(name, x, not cut) for name, x, cut in parameters], sizes[::-1]
 
 
 def _to_base_2(n, out, lse):
@@ -111,8 +98,6 @@ def _whole_loss(value, n):
 
 
 VARIATIONS = {
-    "14.1b": Variation(part=mirror),
-    "15.1b": Variation(given=_shared_and_turned),
     "16.1b": Variation(given=lambda n, *given: (*given[:-1], given[-1][::-1])),
     "16.2b": Variation(given=_with_a_reserve),
     "16.3b": Variation(given=_of_all_gpus),
