@@ -88,7 +88,8 @@ ex.mistake("no rows", only(lambda case: halo(case) == 0), from_end).says("""
     Hint: `x[:, :, -0:]` is all of x. Where do the last `depth` of h rows begin?
 """)
 y_alone = {"about": lambda outcome: (outcome[0], ...)}
-flat = {CALL: "d2lpar.hybrid.halo_exchange(x, depth, depth)"}
+hybrid = "__import__('d2lpar.hybrid').hybrid"
+flat = {CALL: f"{hybrid}.halo_exchange(x, depth, depth)"}
 ex.slip("flat world", flat, **y_alone).says("""
     The first and the last rank have zeros where the other end of the world should be.
     Hint: Which ranks are neighbours of the first and of the last one here?
