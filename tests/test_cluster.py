@@ -280,10 +280,14 @@ PUBLISHED = {
 }
 
 
-def seconds(cluster, n, nbytes):
+def planned(cluster, n, nbytes):
     entry = (((nbytes // 4,), "float32"),)
     cost = cost_of(Meta("all_reduce", "sum", None, entry, entry), n, 0)
-    return plan(cluster, "all_reduce", tuple(range(n)), cost)[0]
+    return plan(cluster, "all_reduce", tuple(range(n)), cost)
+
+
+def seconds(cluster, n, nbytes):
+    return planned(cluster, n, nbytes)[0]
 
 
 @pytest.mark.parametrize("nbytes", SWEEP)
@@ -315,5 +319,10 @@ def test_native_collectives_use_every_network_card_and_all_links():
     one, eight = (Cluster.of("2x8xA100", "100Gb", cards=k) for k in (1, 8))
     slow, fast = (seconds(cluster, 16, 2**32) for cluster in (one, eight))
     assert slow / fast == pytest.approx(8, rel=0.01)
+    cards = {
+        f"node{i}.{way}{k}" for i in (0, 1) for way in ("in", "out") for k in range(8)
+    }
+    assert cards <= {*planned(eight, 16, 64)[1]}
+    assert cards.isdisjoint(planned(eight, 8, 64)[1])
     latency = 2 * (7 * 6e-6 + 1 * 20e-6) / 2  # of a tree, by the protocol for small
     assert seconds(one, 16, 64) == pytest.approx(latency, rel=0.01)
