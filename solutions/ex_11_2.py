@@ -111,8 +111,7 @@ learns = "any(p.requires_grad for p in part.parameters())"
 zeros = UP.replace("x.grad", "torch.zeros_like(x) if x.grad is None else x.grad")
 ex.wrong("frozen", {LEAF: f"x.requires_grad_({learns})", UP: zeros})
 ex.mistake("hangs", hangs, {GRADIENT: "gradient.fill_(1)"}).says("""
-    Ranks wait for each other, because a send has no receive, or comes out of turn. To
-    swap two calls, as is said above, may not be enough.
+    Ranks wait for each other, because a send has no receive, or comes out of turn.
     Hint: Which line of which rank receives each message? First the activations go from
     part to part, and then the gradients come back. The rank with the targets begins the
     way back.

@@ -116,8 +116,7 @@ send_first = lambda attempt: "All of them send" in str(attempt.error)
 several = only(lambda case: given(case).m > 1)
 at_once = {SEND: "dist.send(leaves, to, tag=i)"}
 ex.mistake("hangs", both(several, send_first), at_once).says("""
-    Ranks still wait for each other in `send`, and the error above says which ones. To
-    let one receive first, as is said there, is not enough.
+    Ranks still wait for each other in `send`, and the error above says which ones.
     Hint: When does each message leave, and which line takes it? A rank must be able to
     continue before its message is taken, as `isend` allows.
 """)

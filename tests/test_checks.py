@@ -762,3 +762,11 @@ def test_numbers_of_ranks_are_whole_numbers():
     for came in ([0.0, 1.0], "01", None):
         assert not ex_18_3.agrees(came, [0, 1], None)
     assert ex_18_3.agrees((0, 1), [0, 1], None)
+
+
+def test_a_mistake_that_is_known_stands_without_the_advice_for_any_deadlock():
+    [hangs] = [f for f, _ in checker.find("13.2").answers() if f.__name__ == "hangs"]
+    report = d2lpar.check("13.2", hangs)
+    assert report.mistake == "hangs"
+    assert "wait for each other" in report.details[0]
+    assert not [line for line in report.details if "Let one" in line]

@@ -277,7 +277,7 @@ def _explain(report, exercise, mistake, shown):
     report.more = mistake.hint
     if shown is not None:
         report.failing, report.run = shown.case.call, shown.recorded or shown.run
-        report.details = _details(shown, exercise)
+        report.details = _details(shown, exercise, mistake.name in exercise.mistakes)
         report.stuck = shown.error is not None and shown.cause is None
 
 
@@ -304,9 +304,12 @@ def _among(attempt, attempts):
     return any(each is attempt for each in attempts)
 
 
-def _details(attempt, exercise):
+def _details(attempt, exercise, known):
+    """Lines; without the advice for any deadlock, where the mistake is `known`."""
     if attempt.error is not None:
-        return [f"  {line}" for line in str(attempt.error).split("\n")]
+        advice = getattr(attempt.error, "advice", "") if known else ""
+        lines = str(attempt.error).replace(advice, "").split("\n")
+        return [f"  {line}" for line in lines]
     for rank, wanted in enumerate(attempt.case.expected):
         came = attempt.came[rank]
         if not exercise.agrees(came, wanted, attempt.case):

@@ -56,6 +56,7 @@ class DeadlockError(RankError):
     """
 
     cycle: list[int] | None = None
+    advice = ""  # the part of the message that fits any such circle
 
 
 class MismatchError(RankError):

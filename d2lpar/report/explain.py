@@ -127,9 +127,9 @@ def deadlock(statuses):
     if loop:
         chain = " -> ".join(f"rank {rank}" for rank in loop + loop[:1])
         head = f"deadlock: {names(loop)} wait for each other ({chain})."
-        head = f"{head} {_advice(loop, statuses)}"
-        error = _error(DeadlockError, head, loop[0], statuses)
-        error.cycle = loop
+        advice = f" {_advice(loop, statuses)}"
+        error = _error(DeadlockError, head + advice, loop[0], statuses)
+        error.cycle, error.advice = loop, advice
         return error
     for status in statuses:
         for rank in waits_for(status, statuses):
