@@ -133,7 +133,6 @@ VARIATIONS = {
     "15.1b": Variation(given=_shared_and_turned),
     "15.2b": Variation(given=_in_float64),
     "15.3b": Variation(back=_backwards, shows=_backwards),
-    "16.1b": Variation(given=lambda n, *given: (*given[:-1], given[-1][::-1])),
     "16.2b": Variation(given=_with_a_reserve),
     "16.3b": Variation(given=_of_all_gpus),
     "17.1b": Variation(given=_to_base_2),
