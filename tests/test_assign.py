@@ -113,7 +113,7 @@ CHOSEN = {
     "11.2b": "never_clears returns_the_part",
     "13.1b": "a_schedule_object one_too_many",
     "16.1b": "right percent as_printed",
-    "16.2b": "tries_all looks_at_the_first",
+    "16.2b": "right one_stage",
     "16.3b": "four_questions forgets_recomputation",
     "17.2b": "with_sets sees_one_more",
     "17.3b": "counts_first forgets_empty_texts",

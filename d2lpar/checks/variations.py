@@ -62,11 +62,6 @@ def _ranks_backwards(way, n):
     return [max(way) - r for r in way]
 
 
-def _with_a_reserve(n, model, plan, batch, memory):
-    """An eighth stays free: whatever fits has exactly as much room as in public."""
-    return model, plan, batch, -(-8 * memory // 7)
-
-
 def _of_all_gpus(n, rows):
     return ([(*row[:5], row[5] * row[3], row[6]) for row in rows],)
 
@@ -133,7 +128,6 @@ VARIATIONS = {
     "15.1b": Variation(given=_shared_and_turned),
     "15.2b": Variation(given=_in_float64),
     "15.3b": Variation(back=_backwards, shows=_backwards),
-    "16.2b": Variation(given=_with_a_reserve),
     "16.3b": Variation(given=_of_all_gpus),
     "17.1b": Variation(given=_to_base_2),
     "17.2b": Variation(given=lambda n, T, p, window, order: (T, p, window - 1, order)),
