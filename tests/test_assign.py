@@ -114,7 +114,7 @@ CHOSEN = {
     "13.1b": "a_schedule_object one_too_many",
     "16.1b": "right percent as_printed",
     "16.2b": "right one_stage",
-    "16.3b": "four_questions forgets_recomputation",
+    "16.3b": "right no_recomputation",
     "17.2b": "with_sets sees_one_more",
     "17.3b": "counts_first forgets_empty_texts",
     "19.1b": "majority compares_with_rank_0 weights_from_one blames_somebody",

@@ -62,10 +62,6 @@ def _ranks_backwards(way, n):
     return [max(way) - r for r in way]
 
 
-def _of_all_gpus(n, rows):
-    return ([(*row[:5], row[5] * row[3], row[6]) for row in rows],)
-
-
 def _with_counts(messages, n):
     return [(src, dst, start, stop - start) for src, dst, start, stop in messages]
 
@@ -128,7 +124,6 @@ VARIATIONS = {
     "15.1b": Variation(given=_shared_and_turned),
     "15.2b": Variation(given=_in_float64),
     "15.3b": Variation(back=_backwards, shows=_backwards),
-    "16.3b": Variation(given=_of_all_gpus),
     "17.1b": Variation(given=_to_base_2),
     "17.2b": Variation(given=lambda n, T, p, window, order: (T, p, window - 1, order)),
     "17.3b": Variation(back=_backwards, shows=_backwards),
