@@ -129,7 +129,6 @@ VARIATIONS = {
     "17.3b": Variation(back=_backwards, shows=_backwards),
     "18.2b": Variation(given=_copies_are_neighbours),
     "18.3b": Variation(back=_ranks_backwards, shows=_ranks_backwards),
-    "19.1b": Variation(given=lambda n, x: (x.flip(0),)),
     "19.2b": Variation(back=_with_stops, shows=_with_counts),
     "19.3b": Variation(given=_steps_left, back=_steps_done, shows=_steps_done),
     "20.1b": Variation(change={"cases": functools.partial(plan_cases, wanted="money")}),
