@@ -12,8 +12,6 @@ KINDS = [{}, {"gated": True, "tied": False, "positions": False}, {"tied": False}
 KINDS += [{"gated": True, "kv_heads": 2, "positions": False, "tied": False}]
 KINDS += [{"head_size": 32}]
 PEAKS = [(1979.0, 989.0), (989.0, 989.0), (312.0, 989.0)]
-
-
 SIX_DIGITS = lambda came, wanted, case: near(came, wanted, 1e-5)
 ex = Exercise("16.1", agrees=SIX_DIGITS, processes=())
 
@@ -38,17 +36,11 @@ def cases(rng):
 def truth(model, printed, convention, recompute, peaks):
     """The share that comes of the rate: FLOP/s of the author, rows, FLOP/s."""
     scores, s = model.layers * 4 * model.sequence**2 * model.q, model.sequence
-    again = {"none": 0, "selective": scores, "full": model.flops(1, "full")}
-    again["full"] -= model.flops(1)
-    counted = {
-        "model": model.flops(1),
-        "hardware": model.flops(1) + again[recompute],
-        "causal": model.flops(1) - 3 * scores / 2,
-        "parameters": 6 * model.parameters * s,
-        "parameters and scores": 6 * model.parameters * s + 3 * scores,
-    }
-    rows = printed * peaks[0] / counted[convention]
-    return rows * model.flops(1) / peaks[1]
+    own, six = model.flops(1), 6 * model.parameters * s
+    again = {"none": 0, "selective": scores, "full": model.flops(1, "full") - own}
+    counted = own, own + again[recompute], own - 3 * scores / 2, six, six + 3 * scores
+    rows = printed * peaks[0] / counted[CONVENTIONS.index(convention)]
+    return rows * own / peaks[1]
 
 
 given = lambda case: case.inputs[0]
