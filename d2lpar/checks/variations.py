@@ -34,15 +34,6 @@ def _ranks_backwards(way, n):
     return [max(way) - r for r in way]
 
 
-def _with_a_reserve(n, model, plan, batch, memory):
-    """An eighth stays free: whatever fits has exactly as much room as in public."""
-    return model, plan, batch, -(-8 * memory // 7)
-
-
-def _of_all_gpus(n, rows):
-    return ([(*row[:5], row[5] * row[3], row[6]) for row in rows],)
-
-
 def _with_counts(messages, n):
     return [(src, dst, start, stop - start) for src, dst, start, stop in messages]
 
@@ -98,15 +89,11 @@ def _whole_loss(value, n):
 
 
 VARIATIONS = {
-    "16.1b": Variation(given=lambda n, *given: (*given[:-1], given[-1][::-1])),
-    "16.2b": Variation(given=_with_a_reserve),
-    "16.3b": Variation(given=_of_all_gpus),
     "17.1b": Variation(given=_to_base_2),
     "17.2b": Variation(given=lambda n, T, p, window, order: (T, p, window - 1, order)),
     "17.3b": Variation(back=_backwards, shows=_backwards),
     "18.2b": Variation(given=_copies_are_neighbours),
     "18.3b": Variation(back=_ranks_backwards, shows=_ranks_backwards),
-    "19.1b": Variation(given=lambda n, x: (x.flip(0),)),
     "19.2b": Variation(back=_with_stops, shows=_with_counts),
     "19.3b": Variation(given=_steps_left, back=_steps_done, shows=_steps_done),
     "20.1b": Variation(change={"cases": functools.partial(plan_cases, wanted="money")}),
