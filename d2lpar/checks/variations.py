@@ -1,7 +1,6 @@
 """Variations of exercises whose checks are in `rubrics`: see `varying`."""
 
 import functools
-import math
 import re
 
 from .rubrics.ex_20_1 import cases as plan_cases
@@ -13,10 +12,6 @@ from .varying import Variation
 def of(exercise):
     """{name: Variation} of an exercise."""
     return {name: it for name, it in VARIATIONS.items() if name[:-1] == exercise}
-
-
-def _to_base_2(n, out, lse):
-    return out, lse / math.log(2)
 
 
 def _backwards(order, n):
@@ -101,8 +96,6 @@ VARIATIONS = {
     "16.1b": Variation(given=lambda n, *given: (*given[:-1], given[-1][::-1])),
     "16.2b": Variation(given=_with_a_reserve),
     "16.3b": Variation(given=_of_all_gpus),
-    "17.1b": Variation(given=_to_base_2),
-    "17.2b": Variation(given=lambda n, T, p, window, order: (T, p, window - 1, order)),
     "17.3b": Variation(back=_backwards, shows=_backwards),
     "18.2b": Variation(given=_copies_are_neighbours),
     "18.3b": Variation(back=_ranks_backwards, shows=_ranks_backwards),
