@@ -96,7 +96,6 @@ VARIATIONS = {
     "16.1b": Variation(given=lambda n, *given: (*given[:-1], given[-1][::-1])),
     "16.2b": Variation(given=_with_a_reserve),
     "16.3b": Variation(given=_of_all_gpus),
-    "17.3b": Variation(back=_backwards, shows=_backwards),
     "18.2b": Variation(given=_copies_are_neighbours),
     "18.3b": Variation(back=_ranks_backwards, shows=_ranks_backwards),
     "19.1b": Variation(given=lambda n, x: (x.flip(0),)),
