@@ -14,10 +14,6 @@ def of(exercise):
     return {name: it for name, it in VARIATIONS.items() if name[:-1] == exercise}
 
 
-def _backwards(order, n):
-    return order[::-1]
-
-
 def _copies_are_neighbours(n, before, after, row):
     """Rank r of the public exercise is in place r % row * copies + r // row."""
     order = sorted(range(len(before)), key=lambda r: (r % row, r // row))
@@ -36,14 +32,6 @@ def _with_a_reserve(n, model, plan, batch, memory):
 
 def _of_all_gpus(n, rows):
     return ([(*row[:5], row[5] * row[3], row[6]) for row in rows],)
-
-
-def _with_counts(messages, n):
-    return [(src, dst, start, stop - start) for src, dst, start, stop in messages]
-
-
-def _with_stops(messages, n):
-    return [(src, dst, start, start + count) for src, dst, start, count in messages]
 
 
 STEPS = 107  # of a run whose folders are named after what is left of them
@@ -99,7 +87,6 @@ VARIATIONS = {
     "18.2b": Variation(given=_copies_are_neighbours),
     "18.3b": Variation(back=_ranks_backwards, shows=_ranks_backwards),
     "19.1b": Variation(given=lambda n, x: (x.flip(0),)),
-    "19.2b": Variation(back=_with_stops, shows=_with_counts),
     "19.3b": Variation(given=_steps_left, back=_steps_done, shows=_steps_done),
     "20.1b": Variation(change={"cases": functools.partial(plan_cases, wanted="money")}),
     "20.1c": Variation(given=_price_of_all),
