@@ -1,7 +1,6 @@
 """Variations of exercises whose checks are in `rubrics`: see `varying`."""
 
 import functools
-import math
 import re
 
 from .rubrics.ex_20_1 import cases as plan_cases
@@ -15,14 +14,6 @@ def of(exercise):
     return {name: it for name, it in VARIATIONS.items() if name[:-1] == exercise}
 
 
-def _to_base_2(n, out, lse):
-    return out, lse / math.log(2)
-
-
-def _backwards(order, n):
-    return order[::-1]
-
-
 def _copies_are_neighbours(n, before, after, row):
     """Rank r of the public exercise is in place r % row * copies + r // row."""
     order = sorted(range(len(before)), key=lambda r: (r % row, r // row))
@@ -32,14 +23,6 @@ def _copies_are_neighbours(n, before, after, row):
 def _ranks_backwards(way, n):
     """The first of equally good placements becomes the last."""
     return [max(way) - r for r in way]
-
-
-def _with_counts(messages, n):
-    return [(src, dst, start, stop - start) for src, dst, start, stop in messages]
-
-
-def _with_stops(messages, n):
-    return [(src, dst, start, start + count) for src, dst, start, count in messages]
 
 
 STEPS = 107  # of a run whose folders are named after what is left of them
@@ -89,12 +72,8 @@ def _whole_loss(value, n):
 
 
 VARIATIONS = {
-    "17.1b": Variation(given=_to_base_2),
-    "17.2b": Variation(given=lambda n, T, p, window, order: (T, p, window - 1, order)),
-    "17.3b": Variation(back=_backwards, shows=_backwards),
     "18.2b": Variation(given=_copies_are_neighbours),
     "18.3b": Variation(back=_ranks_backwards, shows=_ranks_backwards),
-    "19.2b": Variation(back=_with_stops, shows=_with_counts),
     "19.3b": Variation(given=_steps_left, back=_steps_done, shows=_steps_done),
     "20.1b": Variation(change={"cases": functools.partial(plan_cases, wanted="money")}),
     "20.1c": Variation(given=_price_of_all),
