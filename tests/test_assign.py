@@ -119,7 +119,7 @@ CHOSEN = {
     "17.3b": "counts_first forgets_empty_texts",
     "19.1b": "majority compares_with_rank_0 weights_from_one blames_somebody",
     "19.2b": "number_by_number by_chunks to_itself the_other_way nothing_moves",
-    "19.3b": "all_then_the_largest newest_name",
+    "19.3b": "right no_checksum older",
 }
 
 

@@ -2,7 +2,6 @@
 
 import functools
 import math
-import re
 
 from .rubrics.ex_20_1 import cases as plan_cases
 from .rubrics.ex_20_2 import D as FEATURES
@@ -40,11 +39,6 @@ def _copies_are_neighbours(n, before, after, row):
     return [before[r] for r in order], [after[r] for r in order], row
 
 
-def _ranks_backwards(way, n):
-    """The first of equally good placements becomes the last."""
-    return [max(way) - r for r in way]
-
-
 def _with_a_reserve(n, model, plan, batch, memory):
     """An eighth stays free: whatever fits has exactly as much room as in public."""
     return model, plan, batch, -(-8 * memory // 7)
@@ -60,19 +54,6 @@ def _with_counts(messages, n):
 
 def _with_stops(messages, n):
     return [(src, dst, start, start + count) for src, dst, start, count in messages]
-
-
-STEPS = 107  # of a run whose folders are named after what is left of them
-
-
-def _steps_left(n, files):
-    names = {path: re.sub(r"\d+", lambda k: str(STEPS - int(k[0])), path, count=1)
-             for path in files}  # fmt: skip
-    return ({names[path]: data for path, data in files.items()},)
-
-
-def _steps_done(number, n):
-    return STEPS - number
 
 
 def _price_of_all(n, model, offers, *more):
@@ -119,10 +100,8 @@ VARIATIONS = {
     "17.2b": Variation(given=lambda n, T, p, window, order: (T, p, window - 1, order)),
     "17.3b": Variation(back=_backwards, shows=_backwards),
     "18.2b": Variation(given=_copies_are_neighbours),
-    "18.3b": Variation(back=_ranks_backwards, shows=_ranks_backwards),
     "19.1b": Variation(given=lambda n, x: (x.flip(0),)),
     "19.2b": Variation(back=_with_stops, shows=_with_counts),
-    "19.3b": Variation(given=_steps_left, back=_steps_done, shows=_steps_done),
     "20.1b": Variation(change={"cases": functools.partial(plan_cases, wanted="money")}),
     "20.1c": Variation(given=_price_of_all),
     "20.2b": Variation(given=_larger_steps, back=_whole_loss),
