@@ -7,7 +7,7 @@ import re
 from d2lpar.checks.equality import whole_or_none
 from d2lpar.checks.exercise import Exercise
 from d2lpar.checks.judging import Case
-from d2lpar.checks.signs import always, wrong
+from d2lpar.checks.signs import always, only, wrong
 
 ex = Exercise("19.3", agrees=whole_or_none, processes=())
 STATES = "whole", "flipped", "missing", "provisional", "no manifest", "cut"
@@ -20,8 +20,8 @@ FOLDERS = {  # {the first number of each case: its folders}
     20: ["whole", "provisional"],
     12: ["flipped"],
     6: ["whole", "no manifest"],
-    7: ["whole"] * 4 + ["cut"],
     4: ["provisional"],
+    7: ["whole"] * 4 + ["cut"],
     97: ["whole", "missing", "flipped", "no manifest"],
     2: ["missing"],
     0: ["whole", "cut", "missing"],
@@ -75,19 +75,15 @@ ex.boundaries(
     further_file=lambda case: "and another file" in states(case)[-1:],
     newest_provisional=lambda case: states(case)[-1:] == ["provisional"],
     newest_without_manifest=lambda case: states(case)[-1:] == ["no manifest"],
-    several_broken=lambda case: (
-        whole(case) and len(states(case)) > 2 + max(whole(case))
-    ),
+    several_broken=lambda case: len(whole(case)) == 1 and len(states(case)) > 2,
 )
 
 # Texts of the answer, for edits
 
 MANIFEST = 'if f"{name}/manifest.json" not in files:\n            return False'
 CHECKS, MISSES = "return all(", "data is not None and "
-NUMBERS, RETURN = (
-    "if name.isdigit() and whole(name)",
-    "return max(numbers, default=None)",
-)
+NUMBERS = "if name.isdigit() and whole(name)"
+RETURN = "return max(numbers, default=None)"
 
 # Mistakes of its own
 
@@ -108,25 +104,20 @@ ex.slip("only present", {MISSES: "data is None or "}).says("""
     Hint: Who knows which files there should be? Go through the manifest, and ask for
     each of its files.
 """)
-newest = "max(numbers, default=None)"
-newest = f"k = {newest}; return k if k is not None and whole(str(k)) else None"
-ex.slip("newest only", {NUMBERS: "if name.isdigit()", RETURN: newest}).says("""
+newest = {RETURN: f"k = {RETURN[7:]}; return k if whole(str(k)) else None"}
+ex.slip("newest only", {NUMBERS: "if name.isdigit()", **newest}).says("""
     It looks at the newest folder only, and gives up if that is not whole.
     Hint: What is left of the run if its last checkpoint is damaged? An older one may
     still be whole, so go on to the next.
 """)
 
-
-def without_manifest(attempt):
-    """It raises where a folder has no manifest, and nowhere else."""
-    return isinstance(attempt.cause, KeyError) and "manifest" in str(attempt.cause)
-
-
-ex.mistake("no manifest", without_manifest, {MANIFEST: ""}).says("""
-    It expects a manifest in every folder, but a kill may come before it is written.
-    Hint: What does your function do with a folder in which the file is missing? Such a
-    checkpoint is not whole, and the next one may be.
+lacks = lambda case: "no manifest" in states(case)
+ex.mistake("no manifest", only(lacks), {MANIFEST: ""}).says("""
+    It fails only where some folder has no manifest.
+    Hint: What does your function do with a folder in which the file is missing? A kill
+    came before it was written, so the checkpoint is not whole, and the next may be.
 """)
+ex.wrong("no manifest", {"return False": "return True"})
 older = lambda attempt: set(attempt.came) <= {*whole(attempt.case)}
 as_text = "return int(max(map(str, numbers))) if numbers else None"
 ex.mistake("older", always(older, wrong), {RETURN: as_text}).says("""
