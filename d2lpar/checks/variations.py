@@ -33,12 +33,6 @@ def _backwards(order, n):
     return order[::-1]
 
 
-def _copies_are_neighbours(n, before, after, row):
-    """Rank r of the public exercise is in place r % row * copies + r // row."""
-    order = sorted(range(len(before)), key=lambda r: (r % row, r // row))
-    return [before[r] for r in order], [after[r] for r in order], row
-
-
 def _with_a_reserve(n, model, plan, batch, memory):
     """An eighth stays free: whatever fits has exactly as much room as in public."""
     return model, plan, batch, -(-8 * memory // 7)
@@ -99,7 +93,6 @@ VARIATIONS = {
     "17.1b": Variation(given=_to_base_2),
     "17.2b": Variation(given=lambda n, T, p, window, order: (T, p, window - 1, order)),
     "17.3b": Variation(back=_backwards, shows=_backwards),
-    "18.2b": Variation(given=_copies_are_neighbours),
     "19.1b": Variation(given=lambda n, x: (x.flip(0),)),
     "19.2b": Variation(back=_with_stops, shows=_with_counts),
     "20.1b": Variation(change={"cases": functools.partial(plan_cases, wanted="money")}),
