@@ -119,7 +119,7 @@ CHOSEN = {
     "17.3b": "right counts",
     "19.1b": "right trusts_rank_0 always_one",
     "19.2b": "right cut stays last back wrong",
-    "19.3b": "all_then_the_largest newest_name",
+    "19.3b": "right no_checksum older",
 }
 
 

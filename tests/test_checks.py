@@ -33,9 +33,8 @@ from d2lpar.checks.requirements import (
     same_bits,
     untouched,
 )
-from d2lpar.checks.rubrics import ex_18_3
 from d2lpar.checks.showing import compared
-from d2lpar.checks.solutions import ex_02_1, ex_05_1, ex_17_2
+from d2lpar.checks.solutions import ex_02_1, ex_05_1, ex_17_2, ex_18_3
 
 
 def pass_on(x):
