@@ -37,14 +37,14 @@ ex = Exercise("17.3", "texts_reference", agrees=agrees, shows=shown)
 def cases(rng, reference):
     """1 to 8 ranks; pieces of unequal size, empty ones, and a text without targets."""
     for n, T in ((1, 7), (2, 9), (3, 13), (4, 12), (8, 5)):
-        yield draw(rng, reference, n, [T, T - 2, 1, 0])
-    yield draw(rng, reference, 2, [9])
-    yield draw(rng, reference, 3, [5, 1, 1])
+        yield draw(rng, reference, n, T, [T, T - 2, 1, 0])
+    yield draw(rng, reference, 2, 9, [9])
+    yield draw(rng, reference, 3, 9, [2, 1, 1])
 
 
-def draw(rng, reference, n, lengths):
-    """One case, with texts of these lengths."""
-    shape = len(lengths), max(lengths)
+def draw(rng, reference, n, T, lengths):
+    """One case, with texts of these lengths in T tokens."""
+    shape = len(lengths), T
     losses = torch.from_numpy(rng.uniform(1, 9, size=shape)).requires_grad_()
     targets = torch.from_numpy(rng.integers(0, 50, size=shape))
     targets[0, 0] = 0  # a word as any other
@@ -52,10 +52,10 @@ def draw(rng, reference, n, lengths):
         targets[row, length:] = -100
     loss = reference(losses, targets)
     (gradient,) = torch.autograd.grad(loss, losses)
-    pieces = [positions(max(lengths), n, r) for r in range(n)]
+    pieces = [positions(T, n, r) for r in range(n)]
     inputs = [(losses.detach()[:, at], targets[:, at]) for at in pieces]
     expected = [(loss.item(), gradient[:, at]) for at in pieces]
-    return Case.of(n, inputs, expected, texts=len(lengths), tokens=max(lengths))
+    return Case.of(n, inputs, expected, texts=len(lengths), tokens=T)
 
 
 targets = lambda case: [mine for _, mine in case.inputs]
@@ -63,11 +63,9 @@ ex.boundaries(
     "one rank",
     "two ranks",
     "no power of two",
-    unequal=lambda case: len({mine.shape for mine in targets(case)}) > 1,
-    rank_without_tokens=lambda case: any(mine.numel() == 0 for mine in targets(case)),
-    rank_without_targets=lambda case: any(
-        (x < 0).all() and len(x) for x in targets(case)
-    ),
+    unequal=lambda case: len({x.shape for x in targets(case)}) > 1,
+    rank_without_tokens=lambda case: any(not x.numel() for x in targets(case)),
+    only_padding=lambda case: any(x.numel() and x.max() < 0 for x in targets(case)),
     one_text=lambda case: case.facts["texts"] == 1,
     empty_text=lambda case: (torch.cat(targets(case), 1) < 0).all(1).any(),
     word_0=lambda case: (torch.cat(targets(case), 1) == 0).any(),
@@ -78,13 +76,9 @@ ex.require(rows.from_messages(), rows.untouched(0), rows.untouched(1))
 # Texts of the answer, for edits
 
 REDUCE, TEXTS, MINE = "ring_allreduce(both)", "(counts > 0).sum()", "losses * wanted"
-SUM, COUNT, RETURN = (
-    "(sums / counts.clamp(min=1))",
-    "wanted.sum(1)",
-    "return loss.item()",
-)
+SUM, COUNT = "(sums / counts.clamp(min=1))", "wanted.sum(1)"
+RETURN, OWN_TEXTS = "return loss.item()", "wanted.any(1).sum().clamp(min=1)"
 GRADIENT, BY = "wanted / counts.clamp(min=1)[:, None] / texts", ".clamp(min=1)[:, None]"
-OWN_TEXTS = "wanted.any(1).sum().clamp(min=1)"
 first = lambda pair: (pair[0], ...)
 
 # Mistakes of its own
@@ -101,18 +95,21 @@ ex.slip("own", alone, about=first).says("""
     Hint: The loss is the same on all ranks. Two numbers for each text are enough to
     know the means of all ranks.
 """)
-ex.slip("own", {"return loss.item()": f"return ({MINE} * ({GRADIENT})).sum()"})
-whole = "loss = loss[None] / dist.get_world_size(); ring_allreduce(loss); "
-ex.slip("mean of means", alone | {RETURN: whole + RETURN}, about=first).says("""
+ex.slip("own", {RETURN: f"return ({MINE} * ({GRADIENT})).sum()"})
+by_n = "loss = loss[None] / dist.get_world_size(); ring_allreduce(loss); "
+ex.slip("mean of means", alone | {RETURN: by_n + RETURN}, about=first).says("""
     It averages means of the ranks, which have different numbers of targets.
     Hint: If one rank has 1 target of a text and another 9, how much of its mean is
     theirs? Add sums and counts over ranks first, and divide afterwards.
 """)
-means = "both[0] /= both[1].clamp(min=1)"
-by_n = {SUM: "(sums / dist.get_world_size())", REDUCE: f"{means}; {REDUCE}"}
-ex.slip("mean of means", by_n)
-ex.slip("mean of means", {REDUCE: f"{means}; both[1].clamp_(max=1); {REDUCE}"})
+some = "both = torch.stack([loss, wanted.any().double()]); ring_allreduce(both); "
+some += "loss = both[0] / both[1]; "
+ex.slip("mean of means", alone | {RETURN: some + RETURN})
+means = f"both[0] /= both[1].clamp(min=1); both[1].clamp_(max=1); {REDUCE}"
+ex.slip("mean of means", {REDUCE: means, SUM: "(sums / dist.get_world_size())"})
+ex.slip("mean of means", {REDUCE: means})
 every = {TEXTS: "1; sums, counts = sums.sum(), counts.sum()", BY: ""}
+ex.slip("mean of means", {REDUCE: means, **every})
 ex.slip("all tokens", every, about=first).says("""
     It takes the mean over all targets, so long texts count more.
     Hint: Each text has a mean of its own, and the loss is the mean of those.
