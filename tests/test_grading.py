@@ -28,7 +28,7 @@ from typer.testing import CliRunner
 from conftest import ROOT, WATCHDOG, eventually
 from d2lpar.checks import checker, equality, judging
 from d2lpar.checks.report import Report
-from d2lpar.checks.rubrics import ex_20_3
+from d2lpar.checks.rubrics import ex_20_2
 from d2lpar.cli import main as cli
 from d2lpar.grade import (
     class_files,
@@ -703,7 +703,7 @@ def test_who_asks_the_checks_gets_nothing_for_that_exercise(monkeypatch):
 
 
 def tamperings():
-    exercise = checker.find("20.3")
+    exercise = checker.find("20.2")
     return {
         "math.isclose": (math, "isclose", lambda *a, **k: True),
         "torch.distributed.send": (dist, "send", functools.partial(print)),
@@ -711,10 +711,10 @@ def tamperings():
         "d2lpar.checks.report.Report.score": (
             Report, "score", property(lambda report: 1.0)
         ),  # fmt: skip
-        "d2lpar.checks.rubrics.ex_20_3.S": (ex_20_3, "S", 1),
-        "the check of 20.3": (exercise, "agrees", lambda *a: True),
-        "the check of steps in all launches": (
-            exercise.requirements[0], "allowed", lambda case: 10**9,
+        "d2lpar.checks.rubrics.ex_20_2.D": (ex_20_2, "D", 1),
+        "the check of 20.2": (exercise, "agrees", lambda *a: True),
+        "the check of FLOPs of a rank": (
+            exercise.requirements[-1], "allowed", lambda case: 10**9,
         ),
     }  # fmt: skip
 
@@ -722,7 +722,7 @@ def tamperings():
 @pytest.mark.parametrize("name", tamperings())
 def test_what_is_replaced_is_named(name, monkeypatch):
     monkeypatch.setattr(limits, "replaced", lambda: [])
-    snapshot = limits.Snapshot(["20.3"])
+    snapshot = limits.Snapshot(["20.2"])
     assert snapshot.changed() is None
     monkeypatch.setattr(*tamperings()[name])
     assert snapshot.changed() == name
@@ -730,11 +730,11 @@ def test_what_is_replaced_is_named(name, monkeypatch):
 
 def test_a_list_that_is_emptied_is_seen(monkeypatch):
     monkeypatch.setattr(limits, "replaced", lambda: [])
-    exercise = checker.find("20.3")
+    exercise = checker.find("20.2")
     monkeypatch.setattr(exercise, "requirements", list(exercise.requirements))
-    snapshot = limits.Snapshot(["20.3"])
+    snapshot = limits.Snapshot(["20.2"])
     exercise.requirements.clear()
-    assert snapshot.changed() == "the check of 20.3"
+    assert snapshot.changed() == "the check of 20.2"
 
 
 class Anything(torch.Tensor):

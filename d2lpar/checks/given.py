@@ -83,3 +83,79 @@ class Words(nn.Module):
     def forward(self, x):
         x = torch.tanh(x @ self.w) if "in" in self.ways else x  # [N, V] -> [N, D]
         return x @ self.w.T if "out" in self.ways else x
+
+
+class Killed(Exception):
+    """The whole run is killed here."""
+
+
+class Disk:
+    """Files that all ranks see, until the run is killed.
+
+    A folder is what several names have before their first slash.
+    """
+
+    def __init__(self, files, kill=None):
+        self.files, self.kill, self.changes = files, kill, []
+        self.written = self.steps = 0
+        self.dead = self.ends = False
+
+    def names(self):
+        """Return the names of all files, in no order that one could rely on."""
+        self.alive()
+        return sorted(self.files, key=lambda name: zlib.crc32(name.encode()))
+
+    def read(self, name):
+        """Return the bytes of a file."""
+        self.alive()
+        if name not in self.files:
+            raise FileNotFoundError(f"There is no file {name!r} on this disk.")
+        return self.files[name]
+
+    def write(self, name, data):
+        """Make a file, or replace it; a kill leaves half of it."""
+        data = bytes(data)
+        half = self.begin("write")
+        self.files[str(name)] = data[: len(data) // 2] if half else data
+        self.written += len(data)
+        self.alive(self.ends)
+
+    def rename(self, old, new):
+        """Give a file or folder another name, at once or not at all."""
+        inside = self.inside(old)
+        if not inside or self.inside(new):
+            again = f"a {new!r} already on this disk, so it is saved a second time"
+            raise OSError(
+                f"There is {again if inside else f'no {old!r} on this disk'}."
+            )
+        for name in () if self.begin("rename") else inside:
+            self.files[new + name[len(old) :]] = self.files.pop(name)
+        self.alive(self.ends)
+
+    def remove(self, name):
+        """Remove a file or folder; a kill leaves half of a folder."""
+        inside, half = self.inside(name), self.begin("remove")
+        for each in inside[: len(inside) // 2] if half else inside:
+            del self.files[each]
+        self.alive(self.ends)
+
+    def inside(self, name):
+        self.alive()
+        return [x for x in sorted(self.files) if x == name or x.startswith(f"{name}/")]
+
+    def alive(self, ends=False):
+        self.dead = self.dead or ends
+        if self.dead:
+            raise Killed("The run is killed.")
+
+    def begin(self, kind):
+        """Whether the kill comes in the middle of this change."""
+        self.alive()
+        self.changes.append(kind)
+        counts = {"change": len(self.changes), kind: self.changes.count(kind)}
+        half, self.ends = (
+            any(self.kill == (when, *count) for count in counts.items())
+            for when in ("the middle of", "after")
+        )
+        self.ends = self.ends or half
+        return half
