@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from functools import cache, partial
-from weakref import WeakValueDictionary
 
 import torch
 import torch.distributed as dist
@@ -92,12 +91,9 @@ def moved(w, v, k, here, total=lambda part: part):
     return loss, w - 0.05 * v, v
 
 
-DISKS = WeakValueDictionary()  # ranks are threads here, so all find the same one
-
-
 def drive(train, key, facts, sizes):
     """What `train` returns on this rank."""
-    disk, (d, t), r = DISKS[key], sizes, dist.get_rank()
+    disk, (d, t), r = Disk.made[key], sizes, dist.get_rank()
     here = torch.arange(S).tensor_split(t)[r % t]
 
     def total(part):
@@ -119,7 +115,6 @@ def survive(train, case, **options):
     files, facts, log = {}, case.facts, {"steps": 0, "written": 0}
     for sizes, kill in facts["launches"]:
         disk, n = Disk(files, kill), sizes[0] * sizes[1]
-        DISKS[id(disk)] = disk
         given = replace(case, n=n, inputs=[(id(disk), facts, sizes)] * n)
         attempt = on_ranks(partial(drive, train), given, **options)
         attempt.case = case
