@@ -569,10 +569,10 @@ FORBIDDEN = {  # what an answer tries: what it is told
         "look at its callers"
     ),
     DISGUISED: "under its own name",
-    "import d2lpar.checks.rubrics.ex_20_3 as m\nm.cases(None)": "for the truth",
+    "import d2lpar.checks.rubrics.ex_20_2 as m\nm.cases(None)": "for the truth",
     "from d2lpar.checks import checker\nfrom numpy.random import default_rng\n"
-    "next(iter(checker.find('20.3').cases(default_rng(0))))": "for the truth",
-    "import d2lpar.checks.rubrics.ex_20_3 as m\nopen(m.__file__)": (
+    "next(iter(checker.find('20.2').cases(default_rng(0))))": "for the truth",
+    "import d2lpar.checks.rubrics.ex_20_2 as m\nopen(m.__file__)": (
         "does not read the checks"
     ),
     "import d2lpar.checks.solutions.ex_06_2": "does not read solutions",
@@ -588,7 +588,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from d2lpar.checks.answers import FOLDER
 from d2lpar.grade import runner
 secret = [str(FOLDER)]
-there = runner.Runner({"memory": 8e9, "secret": secret, "exercises": ["20.3"]})
+there = runner.Runner({"memory": 8e9, "secret": secret, "exercises": ["20.2"]})
 there.cell("import torch, d2lpar", 60)
 there.watch.checking = True
 told = []
@@ -620,7 +620,7 @@ def test_what_cases_hand_to_answers_is_left():
     """All else that makes cases is taken away where a submission runs."""
     every = [e for c in checker.CHAPTERS for e in checker.rubrics_of(c)]
     gone = {f"{f.__module__.rpartition('.')[2]}.{f.__name__}" for f in hollow.truths()}
-    assert {"ex_20_2.cases", "ex_20_3.cases"} <= gone
+    assert {"ex_20_1.cases", "ex_20_2.cases"} <= gone
     for exercise in every:
         assert any(f is _function(exercise.cases) for f in hollow.truths())
         for case in exercise.cases(np.random.default_rng(0)):
