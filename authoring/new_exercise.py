@@ -1,5 +1,6 @@
 """Lay out an exercise: cells of a notebook and the file of its check, which work."""
 
+import keyword
 import re
 from string import Template
 
@@ -31,7 +32,7 @@ def ${function}_reference(xs):
 print(${function}_reference(["a", "b", "c"]))""")
 ANSWER = Template('''\
 def $function(x):
-    """Return the tensor that the left neighbour has: n ranks, r is this one."""
+    """Return the tensor that the left neighbour has."""
     ### BEGIN SOLUTION
     n, r = dist.get_world_size(), dist.get_rank()
     theirs = x.clone()
@@ -91,14 +92,15 @@ ex.right({"(r + 1) % n, ": "(r + 1 - n) % n, "})
 def lay_out(name, title, function):
     """Add the cells to the notebook of the chapter, and write the file of the check.
 
-    Returns both paths.  Refused, with nothing written, where the exercise is there.
+    Returns both paths.  Refused, with nothing written, where a name is none or the
+    exercise is there.
     """
     if not re.fullmatch(r"\d\d\.\d", name):
         raise Refused(f"{name!r} names no exercise. A name is as 06.2, of chapter 06.")
-    if not function.isidentifier():
+    if not function.isidentifier() or keyword.iskeyword(function):
         raise Refused(f"{function!r} is no name of a function.")
     folder = notebooks.repository() / "solutions"
-    [notebook] = notebooks.find([name[:2]], ("solutions",), lambda: folder.parent)[:1]
+    [notebook] = notebooks.find([name[:2]], ("solutions",), lambda: folder.parent)
     path = folder / f"ex_{name.replace('.', '_')}.py"
     book = notebooks.read(notebook)
     if path.exists() or any(f"## {name} " in c["source"] for c in book["cells"]):

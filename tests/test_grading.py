@@ -269,9 +269,9 @@ def grade_the_class(folder):
         patch.setattr(grading, "CELL", 60.0)  # a busy machine starts ranks slowly
         patch.setattr(process, "run", functools.partial(impatiently, process.run))
         patch.setattr(tempfile, "tempdir", str(folder))
-        arguments = [folder / "in", "--csv", folder / "out.csv", "--feedback"]
-        arguments += [folder / "told", "--solutions", folder / "mine", "--memory", 4]
-        arguments += ["--jobs", 3]
+        arguments = [folder / "in", "--jobs", 3, "--csv", folder / "out.csv"]
+        arguments += ["--feedback", folder / "told", "--memory", 4]
+        arguments += ["--solutions", folder / "mine"]
         result = CliRunner().invoke(cli.app, ["grade", *map(str, arguments)])
     assert result.exit_code == 0, result.output
     Path(f"{folder}.said").write_bytes(pickle.dumps((files, result.output)))

@@ -126,4 +126,5 @@ def test_a_new_exercise_is_laid_out_and_works(tmp_path):
     assert said("-c", LAID_OUT) == "True\n" * 4
     refused = said(*command, "13.5", "Left", "left_of")
     assert refused == "d2lpar: Exercise 13.5 is there already.\n"
-    assert "is no name of a function" in said(*command, "13.6", "Left", "left of")
+    for none in ("left of", "lambda"):
+        assert "is no name of a function" in said(*command, "13.6", "Left", none)

@@ -494,7 +494,7 @@ def test_a_wrapper_of_torchs_is_opened_and_a_dtensor_refused(backend):
 
 
 def steps(count_of):
-    """`count_of(rank)` steps of DDP; the last rank of two may make others."""
+    """`count_of(rank)` steps of DDP."""
     model = nn.parallel.DistributedDataParallel(make_model())
     for _ in range(count_of(dist.get_rank())):
         model(make_data()[0]).sum().backward()

@@ -73,7 +73,8 @@ def _judge(report, exercise, cases, attempts, tried):
     for requirement in exercise.requirements:
         report.rows.append(_row(requirement, exercise, attempts, failing, least))
     report.rows += [_processes_row(tried)] * bool(tried)
-    report.rows += [_race_row(a) for a in failing if signs.races(a)][:1]
+    for call in [a.case.call for a in failing if signs.races(a)][:1]:
+        report.rows.append(Row("races", "1", "none", False, call, "it has a race"))
     report.rows += [_foreign_row(name) for name in foreign[:1]]
     report.rows += [_aside_row(attempt) for attempt in aside[:1]]
 
@@ -251,10 +252,6 @@ def _processes_row(tried):
 def _foreign_row(name):
     why = "a function of the course is replaced"
     return Row("functions replaced", name, "none", False, vital=why)
-
-
-def _race_row(attempt):
-    return Row("races", "1", "none", False, attempt.case.call, "it has a race")
 
 
 def _aside(attempts):

@@ -95,10 +95,7 @@ class Exercise:
         self.at_most(exactly=True, **wanted)
 
     def costs(self, *names):
-        """Return a question: all outcomes are right, and of the rows just these not.
-
-        Nor is another row not, in any call.
-        """
+        """Return a question: just these rows fail, and in no call another."""
         figures = [self._figures[name] for name in names]
 
         def alone(attempt):

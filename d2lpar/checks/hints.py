@@ -186,8 +186,10 @@ def _count(row, attempts):
     """How much it is, in all calls that are right, as a count; None if none fits."""
     right = [attempt for attempt in attempts if attempt.right and attempt.case.n > 1]
     ns = [attempt.case.n for attempt in right]
-    figures = [_total(row.measured(attempt)) for attempt in right]
-    limits = [_limit(row, attempt) for attempt in right]
+    figures, limits = (
+        [sum(rank[k] for rank in row.figures(attempt)) for attempt in right]
+        for k in (0, 1)
+    )
     if row.label in COUNTED and len({*ns}) > 2:
         came, enough = _name(ns, figures), _name(ns, limits)
         if came and enough:
@@ -198,18 +200,6 @@ def _count(row, attempts):
         if all(came == times(n) * limit for n, came, limit in more):
             return f'"{row.label}" is {name} the figure that is allowed'
     return None
-
-
-def _limit(row, attempt):
-    """The figure that is allowed, of all ranks where they are measured one by one."""
-    limit = row.allowed(attempt.case)
-    each = isinstance(row.measured(attempt), list) and not isinstance(limit, list)
-    return limit * attempt.case.n if each else _total(limit)
-
-
-def _total(figures):
-    """One figure for all ranks."""
-    return sum(figures) if isinstance(figures, list) else figures
 
 
 def _name(ns, figures):

@@ -146,11 +146,11 @@ class Requirement:
 
     def holds(self, attempt):
         """The figure of this attempt is an allowed one, on every rank."""
-        return all(self._fits(*figures) for figures in self._figures(attempt))
+        return all(self._fits(*figures) for figures in self.figures(attempt))
 
     def texts(self, attempt):
         """(measured, allowed) in words, for the rank that is farthest off."""
-        figures = self._figures(attempt)
+        figures = self.figures(attempt)
         far = max(range(len(figures)), key=lambda i: self._distance(*figures[i]))
         came, limit, least = figures[far]
         rank = f" (rank {attempt.case.rank(far)})" if len(figures) > 1 else ""
@@ -159,7 +159,7 @@ class Requirement:
             limit = f"at least {self.show(least)}, {limit}"
         return self.show(came) + rank, limit
 
-    def _figures(self, attempt):
+    def figures(self, attempt):
         """(measured, allowed, at least) of each rank, or of all together."""
         came, limit = self.measured(attempt), self.allowed(attempt.case)
         least = self.least(attempt.case) if self.least else None

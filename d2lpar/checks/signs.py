@@ -135,14 +135,6 @@ def _explains(name, names, attempt):
     )
 
 
-def slips_somewhere(*names):
-    """The same, where the outcome of one call is enough.
-
-    For slips that come with others, or that no `truth` can follow through every case.
-    """
-    return {name: functools.partial(_slipped, name, names) for name in names}
-
-
 def _slipped(name, names, attempt):
     if not wrong(attempt) or not attempt.gives(attempt.case.truth(name)):
         return False

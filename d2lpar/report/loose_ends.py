@@ -1,5 +1,4 @@
-"""Sentences about calls that came to no end: messages without their other end, work
-that nobody waits for."""
+"""Sentences about messages without their other end, and work that nobody awaits."""
 
 from collections import Counter
 
