@@ -149,7 +149,7 @@ ready: setup $(GRADER) $(SITE)
 
 # The parts of `make thorough` that are tests with the mark `night`, and their files.
 MARKED = night
-ANSWERS = tests/test_zoo.py tests/test_assign.py tests/test_exercises.py tests/test_grading.py
+ANSWERS = tests/test_answers.py tests/test_assign.py tests/test_exercises.py tests/test_grading.py
 GPUS = tests/test_pretended_gpus.py
 SITE_TESTS = tests/test_site_built.py
 PACKAGES = tests/test_packaging.py tests/test_first_cell.py tests/test_get_torch.py
@@ -161,7 +161,7 @@ part-site: FILES = $(SITE_TESTS)
 part-packages: FILES = $(PACKAGES)
 part-worlds: FILES = $(WORLDS)
 part-answers part-gpus part-site part-packages part-worlds:
-	@$(PLAIN) D2LPAR_ZOO=whole $(PYTEST) -m "$(strip $(MARKED))" -n $(WORKERS) --dist worksteal $(FILES)
+	@$(PLAIN) D2LPAR_ANSWERS=whole $(PYTEST) -m "$(strip $(MARKED))" -n $(WORKERS) --dist worksteal $(FILES)
 part-processes: all-processes
 part-soak: soak
 part-portable: portable
@@ -195,7 +195,7 @@ lint: setup
 	@$(BIN)/ruff format --check .
 	@$(BIN)/python -m mypy
 
-# Among them are the answers of the zoo: to judge them takes processors, most others wait.
+# Among them are the known answers: to judge them takes processors, most others wait.
 units:
 	@echo "== unit tests, and answers to the exercises, judged"
 	@$(PLAIN) $(PYTEST) -n $(WORKERS) --dist worksteal --durations=20 $(LEFT_OUT) tests

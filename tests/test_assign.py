@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from conftest import ROOT
 from d2lpar import check
-from d2lpar.checks import answers, checker, judging, signs
+from d2lpar.checks import answers, checker, judging, signs, solutions
 from d2lpar.checks.solutions import ex_05_1, ex_08_3
 from d2lpar.checks.varying import turned
 from d2lpar.cli import instructing
@@ -19,17 +19,12 @@ from d2lpar.cli import main as cli
 from d2lpar.cli.console import Refused
 from d2lpar.grade import assign, exercises
 from d2lpar.shared import notebooks
-from zoo import load
 
 SOLUTIONS = ROOT / "solutions"
 WORDS = assign.table(SOLUTIONS)
-VARIATIONS = {
-    name: it
-    for one in checker.names()
-    for name, it in checker.variations_of(checker.find(one)).items()
-}
+EXERCISES = {name: solutions.load(name) for name in solutions.known()}
+VARIATIONS = {k: it for each in EXERCISES.values() for k, it in each.variations.items()}
 EACH = pytest.mark.parametrize("varied", VARIATIONS)
-ZOO = load()
 # what answers need of the cells above them
 GIVEN = ("def sgd", "def leaving", "class Block")
 
@@ -92,14 +87,14 @@ def test_its_own_answer_passes_and_the_public_one_does_not(varied, few):
     assert VARIATIONS[varied].said(varied)["differs"] in str(report)
 
 
-# The zoo, in other roles
+# Known answers, in other roles
 
 BACK = {"07.1b": lambda n, model, pairs: (model, [_old(*pair) for pair in pairs])}
 BACK["17.2b"] = lambda n, T, p, window, order: (T, p, window + 1, order)
 BACK["16.2b"] = lambda n, *given: (*given[:-1], given[-1] * 7 // 8)
 BACK["16.3b"] = lambda n, rows: ([(*r[:5], r[5] / r[3], r[6]) for r in rows],)
 FORTH = {"19.2b": VARIATIONS["19.2b"].shows}  # where `back` is not its own reverse
-# answers of the zoo that can be put into other roles from outside
+# known answers that can be put into other roles from outside
 CHOSEN = {
     "04.1b": "no_mod",
     "04.3b": "right later_call swapped",
@@ -128,7 +123,7 @@ def _old(x, y):
 
 
 def in_its_role(varied, function):
-    """The answer from the zoo, as somebody would write it for the variation."""
+    """The known answer, as somebody would write it for the variation."""
     it = VARIATIONS[varied]
     given = BACK.get(varied, it.given)
 
@@ -170,14 +165,16 @@ def rename(monkeypatch, part):
 def chosen(varied):
     return [
         pytest.param(varied, *each, id=f"{varied}-{each[0].__name__}")
-        for each in ZOO[varied[:-1]]
+        for each in EXERCISES[varied[:-1]].answers()
         if each[0].__name__ in CHOSEN.get(varied, "").split()
     ]
 
 
 @pytest.mark.night
 @pytest.mark.parametrize("varied, function, mistake", sum(map(chosen, VARIATIONS), []))
-def test_the_zoo_is_judged_as_in_public(varied, function, mistake, few, monkeypatch):
+def test_known_answers_are_judged_as_in_public(
+    varied, function, mistake, few, monkeypatch
+):
     if part := VARIATIONS[varied].part:
         rename(monkeypatch, part)
     report = check(varied, in_its_role(varied, function), hint=True)

@@ -13,7 +13,7 @@ from conftest import ROOT, WATCHDOG
 pytestmark = pytest.mark.night
 
 PRETEND = ROOT / "tests" / "pretend"
-WHOLE = os.environ.get("D2LPAR_ZOO") == "whole"  # every night
+WHOLE = os.environ.get("D2LPAR_ANSWERS") == "whole"  # every night
 FEW = {"02", "08", "09"}  # otherwise: `make gpus` has the others, too
 
 

@@ -194,16 +194,34 @@ def test_one_number_that_is_twice_another_says_nothing():
     )
 
 
-STRANGE = [None, "text", {}, [], object(), 1j, np.ones(3), 10**400]
-STRANGE += [torch.ones(3, 4, dtype=torch.complex64), torch.ones(3, 4, device="meta")]
-STRANGE += [torch.ones(3, 4).to_sparse()]
+STRANGE = [object(), np.ones(3), torch.ones(3, 4, dtype=torch.complex64)]
+STRANGE += [torch.ones(3, 4, device="meta"), torch.ones(3, 4).to_sparse()]
 
 
 @pytest.mark.parametrize("value", STRANGE, ids=lambda value: type(value).__name__)
-def test_outcomes_of_another_form_are_related_to_nothing(value):
+def test_strange_outcomes_are_related_to_nothing(value):
     attempts = tried(lambda x, r: value)
     assert relation(attempts, EXERCISE) == ""
     assert usual_mistake(EXERCISE, attempts, attempts)[:2] == ("wrong", WRONG)
+
+
+FORM = {None: "None", "copies": "text", 10**400: "a number", True: "True or False"}
+FORM |= {(1,): "a list or tuple"}
+
+
+@pytest.mark.parametrize("value", FORM)
+def test_an_outcome_of_another_form_is_told(value):
+    wanted = f"The outcome is {FORM[value]}, where a tensor is expected."
+    assert relation(tried(lambda x, r: value), EXERCISE) == wanted
+    mixed = lambda x, r: value if len(x) < 4 else -x[r]
+    assert relation(tried(mixed), EXERCISE) == ""
+
+
+def test_another_number_of_items_is_told_if_it_is_always_the_same():
+    pairs = lambda n: [(r, "a") for r in range(n)]
+    told = "The outcome has 3 items, where 2 are expected."
+    assert relation(tried(lambda x, r: (*x[r], 0), right=pairs), EXERCISE) == told
+    assert relation(tried(lambda x, r: [*x], (3, 4), right=pairs), EXERCISE) == ""
 
 
 def test_digits_of_integers_too_large_for_a_float_are_told():

@@ -62,7 +62,7 @@ def test_a_runner_needs_no_file_of_an_exercise(name):
     """What a judge asks of it brings its own code along, and no truth."""
     exercise = checker.find(name)
     case = list(exercise.cases(np.random.default_rng(0)))[-1]
-    told = dataclasses.replace(case, expected=None, truth=None)
+    told = dataclasses.replace(case, expected=None)
     data = exchange.entrust((exercise.perform, told))
     assert b"Hint: " not in data and pickle.loads(data)
     if exercise.perform.__module__.startswith(f"{solutions.__name__}."):

@@ -5,10 +5,8 @@ divide, any root.  Its values are compared with a serial truth that is computed 
 of the ranks; bytes, rounds, messages, memory and time are what the simulator counted.
 """
 
-import importlib
 import re
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 
@@ -21,11 +19,7 @@ from .requirements import NATIVE, collectives
 from .showing import compared
 from .varying import varied
 
-RUBRICS = Path(__file__).parent / "rubrics"
-CHAPTERS = sorted(
-    {path.stem[3:5] for path in RUBRICS.glob("ex_*.py")}
-    | {name[:2] for name in solutions.known()}
-)
+CHAPTERS = sorted({name[:2] for name in solutions.known()})
 
 
 def check(name: str, function: Callable, hint: bool = False, seed: int = 0) -> Report:
@@ -98,55 +92,25 @@ def _passes(exercise, function, seed):
 
 def exercises_of(chapter):
     """All exercises of a chapter, such as "06", as their checks see them."""
-    return [_open(name) for name in names() if name.startswith(f"{chapter}.")]
-
-
-def rubrics_of(chapter):
-    """Those exercises of a chapter that are in `rubrics`, and have no file."""
-    mine = [name for name in names() if name.startswith(f"{chapter}.")]
-    return [_open(name) for name in mine if name not in solutions.known()]
-
-
-def names():
-    """Names of all exercises, in the order of the course."""
-    rubrics = (path.stem[3:].replace("_", ".") for path in RUBRICS.glob("ex_*.py"))
-    return sorted({*solutions.known(), *rubrics})
+    names = [name for name in solutions.known() if name.startswith(f"{chapter}.")]
+    return [solutions.load(name) for name in names]
 
 
 def find(name):
     """The Exercise of that name, or its variation of that name, such as "06.1b"."""
     public = re.match(r"\d+\.\d+|", str(name))[0]
-    if public not in names():
+    if public not in solutions.known():
         chapter = str(name).partition(".")[0]
-        known = [one for one in names() if one.startswith(f"{chapter}.")]
+        known = [x for x in solutions.known() if x.startswith(f"{chapter}.")]
         known = ", ".join(known) or f"in chapters {', '.join(CHAPTERS)}"
         raise ValueError(f"There is no exercise {name!r}: there are {known}.")
-    exercise = _open(public)
-    return exercise if name == public else _varied(exercise, name)
-
-
-def _open(name):
-    """The Exercise of that name: from its file, or else from its rubric."""
-    if name in solutions.known():
-        return solutions.load(name)
-    module = f".rubrics.ex_{name.replace('.', '_')}"
-    return importlib.import_module(module, __package__).exercise
-
-
-def variations_of(exercise):
-    """{name: Variation} of an Exercise."""
-    if exercise.name in solutions.known():
-        return exercise.variations
-    return importlib.import_module(".variations", __package__).of(exercise.name)
-
-
-def _varied(exercise, name):
-    """A variation of an exercise; ValueError where it has none of that name."""
-    known = variations_of(exercise)
-    if name in known:
-        return varied(exercise, name, known[name])
-    known = ", ".join(known) or "none"
-    raise ValueError(f"There is no variation {name!r} of {exercise.name}: {known}.")
+    exercise = solutions.load(public)
+    if name == public:
+        return exercise
+    if name in exercise.variations:
+        return varied(exercise, name, exercise.variations[name])
+    known = ", ".join(exercise.variations) or "none"
+    raise ValueError(f"There is no variation {name!r} of {public}: {known}.")
 
 
 def _attempts(exercise, function, cases):

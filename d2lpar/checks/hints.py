@@ -45,7 +45,7 @@ def _raises(exercise, attempts, failing):
         return None
     rank = "It" if attempt.case.n == 1 else f"Rank {attempt.error.rank}"
     line, cause = attempt.error.line or "", attempt.cause
-    rooms = "judging.py", "backward.py", "rubrics", "solutions"
+    rooms = "judging.py", "backward.py", "solutions"
     ours = any(room in line for room in rooms)
     line = f" in {line}" if line and not ours else ""
     reason = str(cause).strip().split("\n")[0]

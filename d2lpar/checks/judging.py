@@ -7,11 +7,9 @@ requirements measure attempts; the mistakes recognise them and say a sentence.
 
 import contextlib
 import functools
-import tomllib
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -25,8 +23,7 @@ from ..sim.patching import FINITE, patched
 from .equality import close, ordinary, same
 
 PATIENCE = 10.0  # seconds without any call, then a rank counts as hanging
-LONGEST = 30.0  # seconds for one case
-WORDS = Path(__file__).parent / "words"
+LONGEST = 30.0  # seconds for one case, and four times as many where processes start
 NOISE = 48_000  # bytes of a rank's Python objects: its calls, its frames
 
 
@@ -37,7 +34,6 @@ class Case:
     text       the call in words, for the report
     inputs     per rank, the tuple of its arguments
     expected   per rank, what is true afterwards; `Exercise.outcome` says of what
-    truth      (slip="") -> expected, as that slip makes it; "" makes none
     facts      what the requirements and mistakes need to know (sizes, root, ...)
     options    keywords for `d2lpar.run`, such as the cluster
     call       the call in words where it is not `text`, in a variation
@@ -55,14 +51,11 @@ class Case:
     call: str = ""
     players: list | None = None
     traced: bool = False
-    truth: Callable | None = None
     fakes: dict = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self):
         self.made = not self.text
         self.call = self.call or self.text
-        if self.truth and self.expected is None:
-            self.expected = self.truth()
 
     @classmethod
     def of(cls, n, inputs, expected, options=None, traced=False, **facts):
@@ -205,9 +198,9 @@ def on_ranks(fn, case, **options):
     """Tried by `run`, in the simulator on the CPU unless the options say otherwise."""
     usual = {"backend": "sim", "device": "cpu", "cluster": Cluster.plain}
     options = {**usual, "timeout": PATIENCE, **case.options, **options}
-    attempt = Attempt(case)
+    attempt, longest = Attempt(case), LONGEST * (1 + 3 * (options["backend"] != "sim"))
     try:
-        with time_limit(LONGEST), _tracing(case.traced), patched(*FINITE):
+        with time_limit(longest), _tracing(case.traced), patched(*FINITE):
             attempt.run = run(
                 _call, fn, _Own(case.inputs), world_size=case.n, **options
             )
@@ -275,7 +268,7 @@ class Exercise:
     cases          (rng) -> cases, from small to large
     requirements   the rows of the report below the values
     mistakes       {name: question of an attempt}; the first that says yes is told
-    words          the title and what each mistake says; those of `words/NN.toml`
+    words          the title, and {"sentence", "hint"} of each mistake
     outcome        what is compared: `returned`, or `argument(k)`
     agrees         (came, expected, case) -> bool, for one rank
     perform        (fn, case, **options) -> Attempt
@@ -292,7 +285,7 @@ class Exercise:
     cases: Callable
     requirements: list = field(default_factory=list)
     mistakes: dict = field(default_factory=dict)
-    words: dict = None
+    words: dict = field(default_factory=dict)
     outcome: Callable = returned
     agrees: Callable = lambda came, expected, case: same(came, expected)
     perform: Callable = on_ranks
@@ -302,9 +295,6 @@ class Exercise:
     variations: dict = field(default_factory=dict)
     answers: Callable = list
     edges: dict = field(default_factory=dict)
-
-    def __post_init__(self):
-        self.words = self.words or words(self.name)
 
     @property
     def title(self):
@@ -322,18 +312,6 @@ class Exercise:
             attempt.came = [self.outcome(attempt, r) for r in range(case.n)]
             attempt.right = attempt.gives(case.expected)
         return attempt
-
-
-@functools.cache
-def _chapter(number):
-    """What the checks of this chapter say."""
-    text = WORDS.joinpath(f"{number}.toml").read_text(encoding="utf-8")
-    return tomllib.loads(text)
-
-
-def words(name):
-    """What the check of an exercise says: its title, and of each mistake."""
-    return _chapter(name[:2])[name]
 
 
 def ranks(n):

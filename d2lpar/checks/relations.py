@@ -25,6 +25,7 @@ class Part(NamedTuple):
     rank: int
     given: tuple  # its arguments
     right: list  # what is right on each rank, as `items` of it
+    forms: tuple  # `_form` of the whole outcome, and of the right one
     path: tuple
     came: torch.Tensor | None  # in float64, as `wanted` is
     wanted: torch.Tensor | None
@@ -49,7 +50,7 @@ def relation(attempts, exercise):
     """Sentences that are true of all these wrong outcomes, or "" if none is known."""
     found = [part for attempt in attempts for part in wrong_parts(attempt, exercise)]
     if not found or any(p.came is None or p.wanted is None for p in found):
-        return ""
+        return _other_form(found)
     texts = [f"Wherever the outcome is wrong, what came {x}." for x in _told(found)]
     tops = sorted({p.path[:1] for p in found}, key=str)
     if not texts and len(tops) == 2:
@@ -59,6 +60,30 @@ def relation(attempts, exercise):
             for x in _told([p for p in found if p.path[:1] == top])
         ]
     return " ".join(texts + _places(found) + _changed(attempts, exercise))
+
+
+KINDS = {"None": type(None), "True or False": bool, "a number": Real, "text": str}
+KINDS |= {"a tensor": torch.Tensor, "a dict": dict, "a list or tuple": list | tuple}
+
+
+def _form(value):
+    """(what kind of thing it is, how many items it has)."""
+    kind = next((k for k, kinds in KINDS.items() if isinstance(value, kinds)), "")
+    return kind, len(value) if isinstance(value, list | tuple | dict) else 0
+
+
+def _other_form(found):
+    """A sentence, where all wrong outcomes have one form, and not the right one."""
+    forms = {part.forms for part in found}
+    kinds = {tuple(kind for kind, _ in both) for both in forms}
+    if len(kinds) != 1 or not all(kind := kinds.pop()):
+        return ""
+    if kind[0] != kind[1]:
+        return "The outcome is {}, where {} is expected.".format(*kind)
+    [((_, count), (_, right)), *more] = forms
+    if more or count == right:
+        return ""
+    return f"The outcome has {count} items, where {right} are expected."
 
 
 def _told(found):
@@ -75,7 +100,9 @@ def wrong_parts(attempt, exercise):
     shown = lambda each: [items(exercise.shows(each[i], case.n)) for i in order]
     came, right = shown(attempt.came), shown(case.expected)
     for r, i in enumerate(order):
-        start, plain = (attempt, r, case.inputs[i], right), ordinary(attempt.came[i])
+        plain = ordinary(attempt.came[i])
+        forms = _form(attempt.came[i]), _form(case.expected[i])
+        start = attempt, r, case.inputs[i], right, forms
         if plain and exercise.agrees(attempt.came[i], case.expected[i], case):
             continue
         if not plain or came[r].keys() != right[r].keys():

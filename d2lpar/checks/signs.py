@@ -1,10 +1,8 @@
 """What gives a mistake away: questions about an Attempt."""
 
-import functools
 import linecache
 import re
 import traceback
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -119,31 +117,6 @@ def breaks(requirement):
     return lambda attempt: attempt.right and not requirement.holds(attempt)
 
 
-def slips(*names):
-    """{slip: question}: the outcome of every call that ended is what the slip makes.
-
-    `truth(slip)` of a case says what that is.  Right outcomes count as well: they show
-    where the slip would have made them wrong.
-    """
-    return {name: functools.partial(_explains, name, names) for name in names}
-
-
-def _explains(name, names, attempt):
-    ended = [each for each in attempt.attempts if each.error is None]
-    return _slipped(name, names, attempt) and all(
-        each.gives(each.case.truth(name)) for each in ended
-    )
-
-
-def _slipped(name, names, attempt):
-    if not wrong(attempt) or not attempt.gives(attempt.case.truth(name)):
-        return False
-    if replace(attempt, came=attempt.case.expected).gives(attempt.case.truth(name)):
-        return False
-    others = [other for other in names if other != name]
-    return not any(attempt.gives(attempt.case.truth(other)) for other in others)
-
-
 def to_itself(attempt):
     """A rank sent a message to itself, or received one, which is refused."""
     return bool(re.search("cannot (send to|receive from) itself", str(attempt.cause)))
@@ -158,11 +131,6 @@ def left_alone(k=0):
         return all(map(same, after, before))
 
     return both(wrong, unchanged)
-
-
-def slip(*forms):
-    """The outcome is what one of these slips makes: they are forms of one mistake."""
-    return either(*(slips(form)[form] for form in forms))
 
 
 def violates(requirement):

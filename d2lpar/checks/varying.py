@@ -13,8 +13,6 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from .judging import words
-
 
 @dataclass(frozen=True)
 class Variation:
@@ -26,7 +24,7 @@ class Variation:
     shows     (outcome, n) -> what it is here; the report shows it
     call      a case -> its call in words
     change    fields of the Exercise that are others
-    words     what it says instead; those of `words/NN.toml` where there are none
+    words     what it says instead, and `varied`, for the instructor
     """
 
     part: Callable | None = None
@@ -35,17 +33,13 @@ class Variation:
     shows: Callable | None = None
     call: Callable | None = None
     change: dict = field(default_factory=dict)
-    words: dict | None = None
-
-    def said(self, name):
-        """What the report of this variation says, and `varied`, for the instructor."""
-        return self.words or words(name)
+    words: dict = field(default_factory=dict)
 
 
 def varied(exercise, name, it):
     """The Exercise that this Variation of `exercise` is."""
     changed = replace(exercise, **it.change)
-    said = exercise.words | it.said(name)
+    said = exercise.words | it.words
     labels = said.get("rows", {})
     return replace(
         changed,

@@ -79,11 +79,11 @@ def varied(notebook, seed, words):
     for name in exercises_in(notebook):
         draw = random.Random(f"{seed} {name}")
         cells = cells_of(notebook, name)
-        if there := checker.variations_of(checker.find(name)):
+        if there := checker.find(name).variations:
             chosen[name] = draw.choice(list(there))
             rewrite(cells, chosen[name], words[chosen[name]])
         asked = chosen.get(name, name)
-        what = there[asked].said(asked)["varied"] if there else "as in public"
+        what = there[asked].words["varied"] if there else "as in public"
         summary.append((asked, what))
         _hide(cells, name, asked, draw.randrange(1, 10**6))
     notebook["metadata"]["d2lpar"] = {"variations": chosen}

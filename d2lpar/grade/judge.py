@@ -154,9 +154,7 @@ class Runner:
 
 
 def _run(job, runner, tell):
-    asked = [step["exercise"] for step in job["steps"] if step["kind"] == "check"]
-    secret = {"memory": job["memory"], "secret": job["secret"], "exercises": asked}
-    runner.settle(**secret)
+    runner.settle(memory=job["memory"], secret=job["secret"])
     seconds = job["cell"]
     for number, step in enumerate(job["steps"]):
         tell(step=number)
@@ -257,7 +255,7 @@ def _perform(runner, deadline, perform, function, case, **options):
     left = deadline - time.monotonic()
     if left <= 0:
         raise TooLong
-    told = replace(case, expected=None, truth=None)
+    told = replace(case, expected=None)
     question = "attempt", function.name, perform, told, options, left
     question += (runner.behind(),)
     made = runner.ask(*question, seconds=left + GRACE)

@@ -21,11 +21,13 @@ import torch
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
+import d2lpar
+
 from ..checks import checker, judging
+from ..checks.report import Report
 from ..launch import forks
 from .exchange import encode
 from .guard import Watch
-from .hollow import hollow
 from .limits import Snapshot, limit
 
 FOUND = object()
@@ -73,12 +75,9 @@ class Runner:
         config = Config({"HistoryManager": {"enabled": False}})
         self.shell = InteractiveShell.instance(config=config)
         self.shell.showtraceback = lambda *args, **kwargs: None
-        importlib.import_module("d2lpar.checks.variations")
-        for name in settings["exercises"]:
-            checker.rubrics_of(name.partition(".")[0])
-        hollow()
+        checker.check = d2lpar.check = _not_here
         self.watch = Watch(os.getcwd(), settings["secret"], os.getppid())
-        self.before = Snapshot(settings["exercises"])
+        self.before = Snapshot()
         forks.GUARDS.append(self.watch.for_a_rank)
 
     def cell(self, source, seconds):
@@ -133,6 +132,11 @@ class Runner:
         """Why what was just judged is no answer, in a sentence, or ""; once."""
         said, self.watch.refused = self.watch.refused, []
         return next(iter(said), "")
+
+
+def _not_here(name, function, hint=False, seed=0):
+    """The instructor's cell is the one that counts."""
+    return Report(name, "not graded here", done=False)
 
 
 def _strangers():

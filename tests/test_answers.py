@@ -1,7 +1,7 @@
-"""Every check against the zoo: wrong answers are rejected with a hint that names the
-mistake, and unusual right ones are accepted.
+"""Every check against the known answers: wrong ones are rejected with a hint that
+names the mistake, and unusual right ones are accepted.
 
-By day those wrong answers are tried that `zoo/by_day.toml` names, and of an exercise
+By day those wrong answers are tried that `by_day.toml` names, and of an exercise
 that it does not name the first of each mistake."""
 
 import os
@@ -13,16 +13,13 @@ import numpy as np
 import pytest
 
 import d2lpar
-from d2lpar.checks import checker, signs
-from zoo import load
+from d2lpar.checks import checker, signs, solutions
 
-ZOO = load()
+KNOWN = {name: solutions.load(name).answers() for name in solutions.known()}
 OURS = str(Path(checker.__file__).parent)
-WHOLE = os.environ.get("D2LPAR_ZOO") == "whole"  # every answer, in every case
+WHOLE = os.environ.get("D2LPAR_ANSWERS") == "whole"  # every answer, in every case
 FEW = 3  # one case in so many is enough for most wrong answers
-BY_DAY = tomllib.loads(
-    Path(__file__).with_name("zoo").joinpath("by_day.toml").read_text()
-)
+BY_DAY = tomllib.loads(Path(__file__).with_name("by_day.toml").read_text())
 BY_DAY = {name: functions.split() for name, functions in BY_DAY.items()}
 NIGHT = {True: (), False: pytest.mark.night}
 
@@ -40,8 +37,8 @@ ANSWERS = [
         id=f"{name}-{function.__name__}",
         marks=NIGHT[by_day(name, function.__name__)],
     )
-    for name in sorted(ZOO)
-    for function, mistake in ZOO[name]
+    for name in sorted(KNOWN)
+    for function, mistake in KNOWN[name]
 ]
 # the main exercise of a chapter
 MAIN = {"01.2", "02.1", "03.2", "04.2", "05.2", "06.1", "07.1", "08.1", "09.1"}
@@ -61,7 +58,7 @@ def test_the_check_judges_rightly(name, function, mistake, monkeypatch, recwarn)
     Of each exercise one wrong answer is judged in all cases anyway.
     """
     monkeypatch.setattr(signs, "STRICT", True)  # no question of the check fails
-    first = next(known for known, wrong in ZOO[name] if wrong)
+    first = next(known for known, wrong in KNOWN[name] if wrong)
     report = None
     if mistake and not WHOLE and function is not first:
         with monkeypatch.context() as patch:
@@ -88,7 +85,7 @@ def test_by_day_every_requirement_is_failed(exercise, monkeypatch):
     monkeypatch.setattr(checker, "find", lambda name: exercise)
     failed = {
         function.__name__: {row.label for row in report.rows if row.passed is False}
-        for function, mistake in ZOO[exercise.name]
+        for function, mistake in KNOWN[exercise.name]
         if mistake and not (report := d2lpar.check(exercise.name, function)).passed
     }
     by_day = [failed[name] for name in BY_DAY[exercise.name]]
@@ -106,15 +103,15 @@ def few(cases):
 
 
 @EACH
-def test_there_are_enough_answers_in_the_zoo(exercise):
-    mistakes = [mistake for _, mistake in ZOO[exercise.name] if mistake]
+def test_there_are_enough_answers(exercise):
+    mistakes = [mistake for _, mistake in KNOWN[exercise.name] if mistake]
     assert len(mistakes) >= (5 if exercise.name in MAIN else 3)
-    assert None in [mistake for _, mistake in ZOO[exercise.name]]
+    assert None in [mistake for _, mistake in KNOWN[exercise.name]]
 
 
 @EACH
-def test_every_mistake_has_its_answer_in_the_zoo(exercise):
-    found = {mistake for _, mistake in ZOO[exercise.name]}
+def test_every_mistake_has_its_answer(exercise):
+    found = {mistake for _, mistake in KNOWN[exercise.name]}
     assert set(exercise.mistakes) <= found
 
 

@@ -1,0 +1,249 @@
+"""20.2 The mesh step: mesh_step(blocks, x, y, N, sizes, m, lr)."""
+
+import math
+
+import torch
+
+from d2lpar import Cluster
+from d2lpar.checks import requirements as rows
+from d2lpar.checks.exercise import Exercise
+from d2lpar.checks.judging import Case, Requirement
+from d2lpar.checks.signs import breaks, only
+from d2lpar.mesh import Mesh
+from d2lpar.mesh.gpt_parts import blocks_of
+from d2lpar.mesh.grid import AXES, bytes_per_axis
+from d2lpar.report.units import show_bytes
+
+D, H, LR = 4, 24, 0.5
+# data, pipeline, tensor; blocks, micro-batches, rows of each data rank
+GIVEN = [(1, 1, 1, 2, 1, [3]), (1, 1, 2, 2, 2, [4]), (1, 2, 1, 3, 3, [5])]
+GIVEN += [(2, 1, 1, 1, 1, [2, 5]), (1, 1, 3, 2, 2, [2]), (1, 3, 1, 3, 4, [6])]
+GIVEN += [(1, 2, 2, 3, 2, [4]), (2, 2, 1, 2, 3, [4, 3])]
+GIVEN += [(2, 2, 2, 3, 2, [5, 3]), (3, 1, 2, 1, 1, [1, 4, 2])]
+CUT = {"mlp.0.weight": 0, "mlp.0.bias": 0, "mlp.2.weight": 1}
+
+
+def outcome(attempt, rank):
+    """(loss, new weights): the loss a number, and no weight with a gradient."""
+    try:
+        loss, new = attempt.values[rank]
+        loss = loss.item() if torch.is_tensor(loss) and loss.numel() == 1 else loss
+        return loss, [{k: w.detach() for k, w in one.items()} for one in new]
+    except (TypeError, ValueError, AttributeError):
+        return attempt.values[rank]
+
+
+ex = Exercise("20.2", reference="step_reference", outcome=outcome, processes=(4,))
+
+
+@ex.cases
+def cases(rng, reference):
+    """Every axis alone, pairs, and all three; data ranks with different rows."""
+    draw = lambda *shape: torch.from_numpy(rng.normal(size=shape))
+    for d, p, t, count, m, each in GIVEN:
+        blocks, mesh, N = [block(draw) for _ in range(count)], Mesh(d, p, t), sum(each)
+        x, y = draw(N, D), draw(N, D)
+        loss, whole = reference(blocks, x, y, LR)
+        given, expected = [], []
+        for r in range(mesh.ranks):
+            at, mine = mesh.coordinates(r), []
+            for both, stage in ((x, 0), (y, p - 1)):  # others have no numbers
+                own = both.split(each)[at["data"]].clone()
+                other = torch.full_like(own, math.nan)
+                mine.append(own if at["pipeline"] == stage else other)
+            copies = [{k: w.clone() for k, w in one.items()} for one in blocks]
+            given.append((copies, *mine, N, (d, p, t), m, LR))
+            here = blocks_of(count, at["pipeline"], p)
+            expected.append((loss, [part(whole[i], at["tensor"], t) for i in here]))
+        text = f"data {d}, pipeline {p}, tensor {t}: {count} blocks, rows {each}"
+        text += f" in {m} micro-batches"
+        facts = {"sizes": (d, p, t), "count": count, "m": m, "rows": each}
+        options = {"cluster": Cluster.of(f"{mesh.ranks}xA100")}
+        yield Case(mesh.ranks, text, given, expected, facts, options)
+
+
+def block(draw):
+    """The weights of a block, by the names of its state_dict."""
+    made = {"norm.weight": 1 + 0.1 * draw(D), "norm.bias": draw(D)}
+    made |= {"mlp.0.weight": draw(H, D) / 2, "mlp.0.bias": draw(H)}
+    return made | {"mlp.2.weight": draw(D, H) / 5, "mlp.2.bias": draw(D)}
+
+
+def part(weights, r, t):
+    """What tensor rank r of t has of a block's weights."""
+    return {
+        k: w.chunk(t, CUT[k])[r].clone() if k in CUT else w for k, w in weights.items()
+    }
+
+
+# What a step may send, all ranks together
+
+
+def allowed(case):
+    """{axis: bytes}: sums of activations, activations and gradients, gradients."""
+    (d, p, t), count = case.facts["sizes"], case.facts["count"]
+    batch = sum(case.facts["rows"]) * D * 8
+    held = count * 3 * D + (2 * D * H + H) * count / t  # on a data copy's ranks
+    small = 64 * case.n  # the loss
+    notes = 200 * d * t * (p - 1)  # shapes of what travels
+    return {
+        "tensor": 2 * count * 3 * (t - 1) * batch + small,
+        "pipeline": 2 * (p - 1) * t * batch + notes + small,
+        "data": 2 * (d - 1) * t * held * 8 + small,
+    }
+
+
+def along(axis):
+    """A row: the bytes of all ranks along an axis."""
+    sent = lambda a: bytes_per_axis(Mesh(*a.case.facts["sizes"]), a.run.traffic)[axis]
+    most = lambda case: int(allowed(case)[axis])
+    return Requirement(f"bytes along {axis}", sent, most, False, show_bytes)
+
+
+def stage_messages(attempt):
+    """Messages of all ranks along the pipeline."""
+    mesh, events = Mesh(*attempt.case.facts["sizes"]), attempt.run.timeline.events
+    sends = [event for event in events if event.stream == "send"]
+    return sum(mesh.axis(event.rank, event.peer) == "pipeline" for event in sends)
+
+
+def least_messages(case):
+    """An activation and a gradient of each micro-batch across each border."""
+    (d, p, t), m = case.facts["sizes"], case.facts["m"]
+    return 2 * (p - 1) * d * t * m
+
+
+def share_of_work(case):
+    """Per rank, the FLOPs of its part of the products, forward and backward."""
+    (_, p, t), work = case.facts["sizes"], []
+    for r in range(case.n):
+        rows, stage = case.facts["rows"][r // (p * t)], r // t % p
+        held = len(blocks_of(case.facts["count"], stage, p))
+        work.append(held * rows * 12 * D * H // t)
+    return work
+
+
+ALONG = [along(axis) for axis in AXES]
+MICRO = Requirement(
+    "messages along pipeline",
+    stage_messages,
+    lambda case: least_messages(case) + 8 * case.n,
+    exactly=False,
+    least=least_messages,
+)
+WORK = Requirement("FLOPs of a rank", rows.products, share_of_work, exactly=False)
+ex.require(*ALONG, MICRO, WORK)
+
+size = lambda axis: lambda case: case.facts["sizes"][AXES.index(axis)]
+ex.boundaries("one rank", "two ranks", "no power of two")
+ex.boundaries(
+    **{f"{axis}_alone": lambda c, a=axis: 1 < size(a)(c) == c.n for axis in AXES},
+    all_axes=lambda case: min(case.facts["sizes"]) > 1,
+    stages_of_different_size=lambda case: case.facts["count"] % size("pipeline")(case),
+    different_rows=lambda case: len({*case.facts["rows"]}) > 1,
+    fewer_rows_than_ranks=lambda case: min(case.facts["rows"]) < case.n,
+    batches_of_different_size=lambda case: case.facts["rows"][0] % case.facts["m"],
+)
+
+# Texts of the answer, for edits
+
+SPLIT, ROWS = "block.mlp = parallel_mlp(*block.mlp, group=tensor)", "step(x, y, N)"
+SUM, STEP = (
+    "dist.all_reduce(weight.grad, group=data)",
+    "weight.data -= lr * weight.grad",
+)
+LOSS, GROUPS = "dist.all_reduce(loss, group=group)", "in (line, data):"
+STAGE, MADE = "blocks_of(len(blocks), stage, p)", "dict(block.state_dict())"
+RETURN = f"return loss.item(), [{MADE} for block in mine]"
+own, mean = {ROWS: "step(x, y, len(x))"}, {SUM: f"{SUM}; weight.grad /= sizes[0]"}
+
+# Mistakes of its own
+
+ex.slip("divisor", own | mean | {RETURN: f"loss /= sizes[0]\n    {RETURN}"})
+ex.slip("divisor", own)
+ex.slip("divisor", mean).says("""
+    The sums over all rows are not divided by N, once.
+    Hint: Data ranks have different numbers of rows. By which number does each of them
+    divide its own squares, if their sums, added up, are to be the mean over N rows?
+""")
+weights = lambda pair: (..., pair[1])
+ex.slip("no data", {SUM: "pass"}, about=weights).says("""
+    Gradients are not summed over the data ranks, or not all of them.
+    Hint: Data ranks see different rows, so each one's gradients differ, also those of
+    biases and norms. What has to happen to them before the update?
+""")
+for condition in (
+    "weight.ndim > 1",
+    "weight.ndim < 2",
+    "weight.shape[0] == x.shape[1]",
+):
+    ex.slip("no data", {SUM: f"if {condition}:\n            {SUM}"})
+ex.slip("local loss", {LOSS: "pass"}, about=lambda pair: (pair[0], ...)).says("""
+    The loss is not that of the whole batch on every rank.
+    Hint: Only the last stage computes a loss, and only for the rows of its data rank.
+    Sum it along two axes.
+""")
+ex.slip("local loss", {GROUPS: "in (line,):"})
+ex.slip("local loss", {GROUPS: "in (data,):"})
+ex.slip("whole", {SPLIT: "pass"}, about=weights).says("""
+    It returns whole weights, but a tensor rank has only a part of the MLP.
+    Hint: Tensor rank r of t has part r of the rows of mlp.0 and of the columns of
+    mlp.2.
+""")
+ex.slip("update", {STEP: "weight.data = weight.grad"}, about=weights).says("""
+    The new weights are not the old ones minus lr times the gradients: they are the
+    gradients, the old weights, or a step in the other direction or without lr.
+    Hint: One step of SGD: each weight minus lr times its gradient.
+""")
+for other in ("pass", STEP.replace("-=", "+="), STEP.replace("lr * ", "")):
+    ex.slip("update", {STEP: other})
+one = {'schedule.make("1f1b", p, m)': 'schedule.make("1f1b", p, 1)'}
+ex.mistake("one micro-batch", breaks(MICRO), one).says("""
+    The values are right, but the stages do not exchange each micro-batch by itself.
+    Hint: Each border needs an activation and a gradient for each of the m
+    micro-batches. A schedule of `schedule.make` has all of them.
+""")
+cut = f"w.chunk(sizes[2], {CUT}[k])[dist.get_rank() % sizes[2]] if k in {CUT} else w"
+cut = f"{{k: {cut} for k, w in block.state_dict().items()}}"
+for_others = {SPLIT: "pass", MADE: cut}
+ex.mistake("works for others", breaks(WORK), for_others).says("""
+    The values are right, but some rank multiplies more than its share.
+    Hint: Each tensor rank multiplies with its own part of the weights, each stage runs
+    its own blocks, each data rank its own rows.
+""")
+alone = "block.mlp[0].forward = lambda x, up=block.mlp[0]: "
+alone += "nn.functional.linear(x, up.weight, up.bias)"
+last = "[i for i in range(len(blocks)) if min(i // (len(blocks) // p), p - 1) == stage]"
+tensor = """A split MLP needs a sum forward, and one backward for what enters it: the
+    norm before it and the blocks below depend on that sum."""
+pipeline = """Which blocks belong to a stage? Who has the rows and who has the targets?
+    The other ranks hold NaN there."""
+data = "Every gradient must be summed over the data ranks, once, and over no others."
+for axis, edits, hint in (
+    ("tensor", {SPLIT: f"{SPLIT}\n        {alone}"}, tensor),
+    ("pipeline", {STAGE: last}, pipeline),
+    ("data", {SUM: f"{SUM}\n        {SUM}"}, data),
+):
+    several = only(lambda case, axis=axis: size(axis)(case) > 1)
+    ex.mistake(f"{axis} axis", several, edits).says(f"""
+        It fails exactly where the {axis} axis has several ranks. Hint: {hint}
+    """)
+
+# Answers to which the general sentences apply
+
+gathers = "every = [torch.empty_like(weight) for _ in range(sizes[0])]; "
+gathers += "dist.all_gather(every, weight.grad, group=data); weight.grad = sum(every)"
+ex.wrong("costly", {SUM: gathers})
+ex.wrong("wrong", {RETURN: "return mine[0].state_dict()"})
+ex.wrong("raises", {"Pipeline(": "Pipeline(m, "})
+flat = "from d2lpar.allreduce import ring_allreduce; ring_allreduce(weight.grad, data)"
+ex.right({'"1f1b"': '"gpipe"', SUM: flat, "return loss.item()": "return loss[None]"})
+
+ex.variation(
+    "b",
+    varied="the loss is divided by the features, too",
+    differs="The loss is divided by the rows alone, as in the public exercise; here it "
+    "is divided by the features as well.",
+    given=lambda n, *given: (*given[:-1], given[-1] * D),  # a larger step, for the same
+    back=lambda value, n: (value[0] * D, value[1]),
+)
