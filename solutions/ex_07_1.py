@@ -73,10 +73,8 @@ def no_token(case):
 
 grads = lambda case: [p.grad for net, _ in case.inputs for p in net.parameters()]
 lengths = lambda case: [len(y) for _, mine in case.inputs for _, y in mine]
+ex.boundaries("one rank", "two ranks", "no power of two")
 ex.boundaries(
-    "one rank",
-    "two ranks",
-    "no power of two",
     idle=idle,
     no_token=no_token,
     no_sequence=lambda case: 0 in lengths(case),

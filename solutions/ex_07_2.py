@@ -38,10 +38,8 @@ def rings(case):
 
 
 counts = lambda case: case.facts["counts"]
+ex.boundaries("one rank", "two ranks", "no power of two")
 ex.boundaries(
-    "one rank",
-    "two ranks",
-    "no power of two",
     no_batch=idle,
     equal=lambda case: case.n > 1 and not uneven(case),
     rank_0_has_most=lambda case: counts(case)[0] == max(counts(case)) and uneven(case),

@@ -181,14 +181,11 @@ ex.mistake("wide", ex.costs("bytes"), wide).says("""
 
 # Answers to which the general sentences apply
 
-ex.wrong("not in place", {COPY: "x = (piece"})
 ex.wrong("not in place", {f"{COPY}.view(x.shape))": "x.data = piece.view_as(x).to(x)"})
 in_the_list = "grads[:] = [piece.view_as(x) if x is y else y for y in grads]"
 ex.wrong("not in place", {f"{COPY}.view(x.shape))": in_the_list})
 ex.wrong("raises", {"[g for g in grads if g is not None]": "grads"})
-ex.wrong("raises", {SUMS: f"flat = {SUMS}"})
 ex.wrong("costly", {FULL: "True"})
-ex.wrong("costly", {FULL: "False"})
 ex.wrong("native collective", {SUMS: "dist.all_reduce(flat)"})
 ex.wrong("pattern", {SUMS: "pass"})
 ex.right({DIVIDES: "(x.double() * (1 / n))", SUMS: "allreduce(flat, None)"})

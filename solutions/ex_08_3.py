@@ -39,10 +39,8 @@ def allowed(case):
 
 
 steps = lambda case: case.facts["steps"]
+ex.boundaries("one rank", "two ranks", "no power of two")
 ex.boundaries(
-    "one rank",
-    "two ranks",
-    "no power of two",
     no_batch=lambda case: steps(case) == 0,
     one_batch=lambda case: steps(case) == 1,
     more_than_53_bits=lambda case: case.expected[0]["seen"] > 2**53,

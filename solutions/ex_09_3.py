@@ -40,11 +40,9 @@ def draw(rng, reference, D, counts):
 
 given = lambda case: [count for _, count in case.inputs]
 ex.boundaries(
-    "one rank",
-    "two ranks",
-    "no power of two",
-    "does not divide",
-    "empty share",
+    "one rank", "two ranks", "no power of two", "does not divide", "empty share"
+)
+ex.boundaries(
     rank_without_rows=lambda case: 0 in given(case) and any(given(case)),
     no_rows=lambda case: not any(given(case)),
     one_row=lambda case: sum(given(case)) == 1,

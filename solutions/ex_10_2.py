@@ -49,10 +49,8 @@ def cases(rng):
 
 
 counts = lambda case: [len(x[1]) for x in case.inputs]
+ex.boundaries("one rank", "two ranks", "no power of two")
 ex.boundaries(
-    "one rank",
-    "two ranks",
-    "no power of two",
     no_micro_batch=lambda case: 0 in counts(case),
     one_micro_batch=lambda case: 1 in counts(case),
     other_numbers=lambda case: len({*counts(case)} - {0}) > 1,
@@ -124,7 +122,6 @@ ex.slip("order", {REDUCE: f"dist.reduce_scatter_tensor(shard, {dealt})"}).says("
 mine = "w.grad.view(dist.get_world_size(), -1)[dist.get_rank()]"
 ex.wrong("costly", {REDUCE: f"dist.all_reduce(w.grad); shard.copy_({mine})"})
 keeps = "w.requires_grad_()"
-ex.wrong("costly", {START: keeps})
 ex.wrong("costly", {START: keeps, RETURN: f"w.requires_grad_(False)\n    {RETURN}"})
 ex.wrong("costly", {LOOP: "while micro_batches:\n        x = micro_batches.pop()"})
 ex.wrong("costly", {LOOP: f"{LOOP}\n        x.requires_grad_()"})

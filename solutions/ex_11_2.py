@@ -59,10 +59,8 @@ moved = lambda case: 16 * sum(case.inputs[0][1][1:-1]) * sum(given(case))
 ex.require(Requirement("bytes of all ranks", total, moved, exactly=False))
 ex.at_most(messages=lambda case: 2 * (case.n - 1) * len(given(case)))
 ex.require(rows.from_messages())
+ex.boundaries("one rank", "two ranks", "no power of two")
 ex.boundaries(
-    "one rank",
-    "two ranks",
-    "no power of two",
     no_step=lambda case: not given(case),
     one_row=lambda case: 1 in given(case),
     first_is_frozen=lambda case: frozen(case) == (0,),

@@ -59,11 +59,9 @@ SHARE = Requirement(
 ex.require(SHARE, split.ONE_EACH_WAY)
 dy = lambda case: case.inputs[0][2]
 ex.boundaries(
-    "one rank",
-    "two ranks",
-    "no power of two",
-    "does not divide",
-    "empty share",
+    "one rank", "two ranks", "no power of two", "does not divide", "empty share"
+)
+ex.boundaries(
     one_row=lambda case: dy(case).numel() == dy(case).shape[-1],
     one_feature_of_a_rank=lambda case: case.n > 1 and case.facts["own"] == 1,
     tokens=lambda case: dy(case).dim() == 3,

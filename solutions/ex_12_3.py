@@ -52,10 +52,8 @@ def case_of(reference, n, scores, kind):
 given = lambda case: torch.cat([scores for (scores,) in case.inputs], 1)
 count = lambda case: len(case.inputs[0][0])
 highest = lambda case: given(case).amax(1, keepdim=True)
+ex.boundaries("one rank", "two ranks", "no power of two")
 ex.boundaries(
-    "one rank",
-    "two ranks",
-    "no power of two",
     no_row=lambda case: count(case) == 0,
     one_word_of_a_rank=lambda case: given(case).shape[1] == case.n > 1,
     equal=lambda case: ((given(case) == highest(case)).sum(1) > 1).any(),

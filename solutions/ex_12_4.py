@@ -46,11 +46,9 @@ def uniform(seed, steps, k, shape):
 
 
 ex.boundaries(
-    "one rank",
-    "two ranks",
-    "no power of two",
-    "does not divide",
-    "empty share",
+    "one rank", "two ranks", "no power of two", "does not divide", "empty share"
+)
+ex.boundaries(
     one_row=lambda case: len(case.inputs[0][2]) == 1,
     one_feature_of_a_rank=lambda case: case.n == case.facts["H"],
     nothing_dropped=lambda case: case.facts["p"] == 0,
