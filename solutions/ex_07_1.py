@@ -5,18 +5,10 @@ import copy
 import torch
 
 from d2lpar.checks import requirements as rows
+from d2lpar.checks import signs
 from d2lpar.checks.exercise import Exercise
 from d2lpar.checks.judging import Case, ranks
-from d2lpar.checks.signs import (
-    always,
-    both,
-    either,
-    hangs,
-    mismatched,
-    only,
-    raises,
-    wrong,
-)
+from d2lpar.checks.signs import always, both, either, only, wrong
 from d2lpar.checks.solutions import chapter_07 as nets
 from d2lpar.checks.solutions.chapter_07 import idle, uneven, weights
 
@@ -66,9 +58,9 @@ def sequences(rng, rows, length):
 
 
 def no_token(case):
-    """Some rank has micro-batches, and no token in them, or there is such a one."""
+    """Some rank has no token, or some micro-batch."""
     parts = [part for _, mine in case.inputs for part in (mine, *([p] for p in mine))]
-    return any(all((y == NOTHING).all() for _, y in part) for part in parts if part)
+    return any(all((y == NOTHING).all() for _, y in part) for part in parts)
 
 
 grads = lambda case: [p.grad for net, _ in case.inputs for p in net.parameters()]
@@ -76,7 +68,7 @@ lengths = lambda case: [len(y) for _, mine in case.inputs for _, y in mine]
 ex.boundaries("one rank", "two ranks", "no power of two")
 ex.boundaries(
     idle=idle,
-    no_token=no_token,
+    no_token=lambda case: no_token(case) and not idle(case),
     no_sequence=lambda case: 0 in lengths(case),
     no_gradient=lambda case: None in grads(case),
     old_gradients=lambda case: None not in grads(case),
@@ -125,7 +117,7 @@ ex.slip("padding", {COUNT: "y.numel()"}, about=but_loss).says("""
     It divides by the number of all places, even those that are padding.
     Hint: Count only the targets that are not -100.
 """)
-stops = either(raises(BaseException), hangs)
+stops = either(signs.raises(BaseException), signs.hangs)
 ex.mistake("no micro-batch", both(only(idle), stops), {ZERO: "None"}).says("""
     It fails where a rank has no micro-batch.
     Hint: Such a rank has to contribute zeros, because the other ranks wait for its
@@ -135,7 +127,7 @@ leaves = {START: f"if not micro_batches:\n        return 0.0\n    {START}"}
 ex.wrong("no micro-batch", leaves)
 each_time = "[ring_allreduce(p.grad) for p in model.parameters()]"
 inside = {REDUCE: "pass", BACKWARD: f"{BACKWARD}; {each_time}"}
-stuck = only(uneven, either(hangs, mismatched))
+stuck = only(uneven, either(signs.hangs, signs.mismatched))
 ex.mistake("in the loop", stuck, inside).says("""
     Ranks wait for each other where they have different numbers of micro-batches.
     Hint: How often does each rank take part in an all-reduce? Gradients add up in

@@ -118,7 +118,7 @@ RETURN = "return n, B, seconds"
 
 # Mistakes of its own
 
-FORMULAS = "one step", "messages", "message", "rows"  # mistakes in the seconds
+FORMULAS = "one step", "ring", "rows"  # mistakes in the seconds
 
 
 @cache
@@ -159,20 +159,18 @@ ex.mistake("one step", partial(timed, "one step"), one).says("""
 """)
 ex.wrong("one step", {COUNT: "step"})
 half = {RING: "(n - 1) * "}
-ex.mistake("messages", partial(timed, "messages"), half).says("""
-    It counts another number of messages than the ring has, or none.
-    Hint: An all-reduce goes around the ring twice, once to add up and once to
-    distribute the sums. How many messages follow one another each time?
+ex.mistake("ring", partial(timed, "ring"), half).says("""
+    It counts another number of messages than the ring has, or gives one of them another
+    time than a chunk takes.
+    Hint: The ring cuts the gradients into n chunks, and an all-reduce goes around it
+    twice. How many messages follow one another each time? And each of them costs alpha
+    besides, however small it is.
 """)
 for count in ("0 * ", "2 * n * ", "n * "):
-    ex.wrong("messages", {RING: count})
-ex.mistake("message", partial(timed, "message"), {MESSAGE: "beta * S / n"}).says("""
-    It gives a message of the ring another time than one chunk takes.
-    Hint: What is sent at a time? The ring cuts the gradients into n chunks, and each of
-    its messages costs alpha besides, however small it is.
-""")
-for each in ("alpha", "alpha + beta * S", "alpha + beta * S / max(n - 1, 1)"):
-    ex.wrong("message", {MESSAGE: f"({each})"})
+    ex.wrong("ring", {RING: count})
+pace = "beta * S / n", "alpha", "alpha + beta * S", "alpha + beta * S / max(n - 1, 1)"
+for each in pace:
+    ex.wrong("ring", {MESSAGE: f"({each})"})
 ex.mistake("rows", partial(timed, "rows"), {ROWS: "(B / n)"}).says("""
     It counts another number of rows than the rank with the most of them has.
     Hint: How are 8 rows shared by 3 ranks? A row cannot be split, and all ranks wait

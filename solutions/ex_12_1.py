@@ -8,7 +8,6 @@ import torch.distributed as dist
 from d2lpar.checks.backward import NO_WAY_BACK, agrees, by_name, drawn, forth_and_back
 from d2lpar.checks.exercise import Exercise
 from d2lpar.checks.judging import Case, on_ranks
-from d2lpar.checks.signs import both
 
 # Edge of the grid, then of the matrices: N, D, O
 SIZES = ((1, 4, 3, 5), (1, 1, 1, 1), (2, 4, 6, 10), (2, 2, 12, 4), (2, 8, 2, 6))
@@ -73,6 +72,8 @@ ex.at_most(bytes=allowed)
 
 X, W = "Gather.apply(x, 1, row)", "Gather.apply(w, 0, column)"
 JOIN = "d2lpar.tensor_parallel.Join"
+BACK = "d2lpar.allreduce.ring_allreduce(dy, ctx.group); "
+BACK += "mine = dy.chunk(n, ctx.dim)[dist.get_rank(ctx.group)]"
 RETURN, SCATTER = f"return {X} @ {W}", "reduce_scatter(mine, parts, ctx.group)"
 GATHERED, MINE = "ring_all_gather(parts, group)", "return mine, None"
 
@@ -118,21 +119,13 @@ ex.slip("mean", {MINE: "return mine / n, None"}).says("""
     It averages the gradients over the row or column instead of adding them.
     Hint: How often is one block of x used? Its gradient is the sum of q terms.
 """)
-BACK = "d2lpar.allreduce.ring_allreduce(dy, ctx.group); "
-BACK += "mine = dy.chunk(n, ctx.dim)[dist.get_rank(ctx.group)]"
-half_more = lambda a: max(a.run.bytes_sent) <= 1.5 * allowed(a.case)
-reduced = {SCATTER: f"dy = dy.contiguous(); {BACK}"}
-ex.mistake("all-reduce back", both(ex.costs("bytes"), half_more), reduced).says("""
-    It is right, but sends half as much again as is needed.
-    Hint: What of a sum does each rank need on the way back? The part for its own block
-    only, which a reduce-scatter gives it. And keep the blocks that came forward.
-""")
 
 # Answers to which the general sentences apply
 
 ex.wrong("pattern", {RETURN: "return x @ w"})
 ex.wrong("wrong", {RETURN: f"return [{X} @ {W}]"})
 rows = f"Gather.apply({X}, 0, column).chunk(dist.get_world_size(row))"
+ex.wrong("costly", {SCATTER: f"dy = dy.contiguous(); {BACK}"})
 ex.wrong("costly", {X: f"{rows}[dist.get_rank(column)]"})
 ex.right({GATHERED: "dist.all_gather(parts, parts[r], group=group)"})
 ex.right({SCATTER: "dist.reduce_scatter(mine, parts, group=ctx.group)"})
