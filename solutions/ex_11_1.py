@@ -153,9 +153,9 @@ ex.mistake("room", both(wrong, always(too_full, wrong)), {FITS: "False"}).says("
 """)
 ex.mistake("not best", both(wrong, fits), {" / speed[r]": ""}).says("""
     It returns a placement, but there is a faster one.
-    Hint: Compare the costs of your parts with those of `cost_reference`, what enters
-    and what leaves, also where a part is empty, is at an end, or just fits. For each
-    number of layers, keep the best placement on the GPUs so far.
+    Hint: Compare the costs of your parts with those of `cost_reference`. Both what
+    enters and what leaves a GPU counts, and a part may be empty, at an end, or just
+    fit. For each number of layers, keep the best placement on the GPUs so far.
 """)
 ex.wrong("not best", {INTO: ""})
 ex.wrong("not best", {OUT: ""})
