@@ -30,8 +30,7 @@ def cases(rng):
 
 def draw(rng, before, row, kind, values=""):
     """One case."""
-    n = len(before)
-    after = [changed(before, r, row, kind) for r in range(n)]
+    n, after = len(before), [changed(before, r, row, kind) for r in range(len(before))]
     if row < n or kind not in ("copies", "nothing"):  # else it is unchanged
         after = [g * (1 + 1e-13 * rng.uniform(-1, 1)) for g in after]
     fits = [each for each in KINDS if explains(each, before, after, row)]
@@ -43,11 +42,8 @@ def draw(rng, before, row, kind, values=""):
 def changed(before, r, row, kind):
     """What rank r has after this sum."""
     ranks = range(len(before))
-    over = {
-        "row": [s for s in ranks if s // row == r // row],
-        "all": ranks,
-        "nothing": [r],
-    }
+    over = {"row": [s for s in ranks if s // row == r // row]}
+    over |= {"all": ranks, "nothing": [r]}
     members = over.get(kind, [s for s in ranks if s % row == r % row])
     total = sum(before[s] for s in reversed(members))
     return total / len(members) if kind == "mean" else total
@@ -88,10 +84,7 @@ LOOSE = {BOTH: ")"}  # the tolerances that `allclose` has by default
 
 def slips(name, *forms, more=({}, LOOSE)):
     """Add a slip: each of its forms alone, and with each of these further edits."""
-    for edits in forms:
-        for others in more:
-            known = ex.slip(name, edits | others)
-    return known
+    return [ex.slip(name, edits | others) for edits in forms for others in more][-1]
 
 
 # Mistakes of its own
@@ -125,8 +118,7 @@ slips("no rounding", exact, more=({}, ELSE)).says("""
     Hint: What does the order of the terms change in a sum? The last digits, so compare
     up to a small part of each value.
 """)
-means = "", MEAN.replace("copies", "row")
-means = [{MEAN: text} for text in (*means, '"mean": grid.mean((0, 1), keepdim=True),')]
+means = [{MEAN: text} for text in ("", MEAN.replace("copies", "row"))]
 slips("mean", *means, more=({}, LOOSE, ELSE, LOOSE | ELSE)).says("""
     It does not recognise the mean over the ranks with the same expert.
     Hint: How many ranks have the same expert, if a copy has `row` of n ranks? Add up
@@ -143,7 +135,6 @@ ex.wrong("loose", {BOTH: ", atol=0)"})
 # Answers to which the general sentences apply
 
 ex.wrong("wrong", {'"all": grid.sum((0, 1), keepdim=True),': ""})
-ex.wrong("raises", {".view(copies, row, -1)  #": ".view(row, row, -1)  #"})
 ex.right({BOTH: ", rtol=1e-9, atol=1e-15)"})
 ex.right({"column / copies": "grid.mean(0, keepdim=True)"})
 
