@@ -143,11 +143,8 @@ ex.wrong("apart", {ADD: "stage.w.grad += other * r"})
 
 ex.wrong("raises", {ENDS: "r in (0, n - 1)"})
 ex.wrong("wrong", {ALL: f"{ALL}        if n == 1:\n            stage.w.grad *= 2\n"})
-ex.wrong("wrong", {NORM: "(square.sqrt() * (1 + r))"})
 ex.wrong("costly", {SCALE: f"{SCALE} (1 + r * 1e-12) *"})
 ex.wrong("costly", {ALL: f"{ALL}        {SUM}torch.zeros(99).double())\n"})
 ex.wrong("native collective", {SUM: "dist.all_reduce("})
 ex.right({NORM: "(square.sqrt() + 1e-6)"})
 ex.right({SUM: "d2lpar.allreduce.naive_allreduce("})
-half = "square /= 2 if n > 1 and r in (0, n - 1) else 1"
-ex.right({ONCE: "parameters", f"{SUM}square)": f"{half}\n        {SUM}square)"})

@@ -98,7 +98,6 @@ ex.slip("mean of means", alone | {RETURN: by_n + RETURN}, about=first).says("""
 means = f"both[0] /= both[1].clamp(min=1); both[1].clamp_(max=1); {REDUCE}"
 ex.slip("mean of means", {REDUCE: means, SUM: "(sums / dist.get_world_size())"})
 every = {TEXTS: "1; sums, counts = sums.sum(), counts.sum()", BY: ""}
-ex.slip("mean of means", {REDUCE: means, **every})
 ex.slip("all tokens", every, about=first).says("""
     It takes the mean over all targets, so long texts count more.
     Hint: Each text has a mean of its own, and the loss is the mean of those.

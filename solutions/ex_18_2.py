@@ -77,7 +77,7 @@ ex.boundaries(
 
 SUMS, BOTH = "torch.allclose(sums.expand_as(found), found", ", rtol=1e-11, atol=0)"
 COLUMN, ROW = '"copies": column', '"row": grid.sum(1, keepdim=True)'
-LOOP, MEAN, COUNT = "in made.items()", '"mean": column / copies,', "n = len(before)"
+LOOP, MEAN = "in made.items()", '"mean": column / copies,'
 ELSE = {"return name": 'return name\n    return "nothing"'}
 LOOSE = {BOTH: ")"}  # the tolerances that `allclose` has by default
 
@@ -104,10 +104,8 @@ slips("row and column", turned, named, turned | by_row).says("""
     Hint: Which ranks have the same expert? Of 4 ranks in rows of 2, ranks 0 and 2
     have one, and ranks 0 and 1 are in the same copy.
 """)
-equal = "if all(map(torch.equal, before, after)):"
-first = {COUNT: f'{equal}\n        return "nothing"\n    {COUNT}'}
 nothing = {"made = {": 'made = {"nothing": grid,'}
-slips("order", {LOOP: "in [*made.items()][::-1]"}, first, nothing).says("""
+slips("order", {LOOP: "in [*made.items()][::-1]"}, nothing).says("""
     Where several names explain the gradients, it does not return the first of them.
     Hint: In which order do you ask, and when do you stop? An unchanged gradient, too,
     may be what an earlier name of the list explains.
@@ -130,7 +128,6 @@ ex.mistake("loose", only(values), LOOSE).says("""
     `torch.allclose` allows 1e-8 and a part of 1e-5, unless you give `atol` and `rtol`.
 """)
 ex.wrong("loose", {BOTH: ", rtol=1e-11)"})
-ex.wrong("loose", {BOTH: ", atol=0)"})
 
 # Answers to which the general sentences apply
 
