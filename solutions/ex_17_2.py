@@ -60,7 +60,7 @@ ex.boundaries(
 # Texts of the answer, for edits
 
 LOOP, WINDOW = "for i in pieces[r]", "range(max(0, i - window + 1), i + 1)"
-FOUND, SEEN, RETURN = "found.append([", "seen & pieces[s]", "return found"
+SEEN, RETURN = "seen & pieces[s]", "return found"
 
 # Mistakes of its own
 
