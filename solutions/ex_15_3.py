@@ -93,6 +93,11 @@ ex.slip("reversed", {f"{COUNT}\n    )": f"{COUNT}\n    )[::-1]"}).says("""
     It returns the right axes, with the fastest one first.
     Hint: Which axis does an order name first? The slowest, as in `Mesh`.
 """)
+ex.slip("last of equal", {ORDERS: f"[*{ORDERS}][::-1]"}).says("""
+    Of several orders that are equally good, it takes a later one.
+    Hint: Which of equal ones does `min` keep? The first, so they have to come in the
+    order of the text.
+""")
 
 
 def dearer(attempt):
@@ -102,20 +107,6 @@ def dearer(attempt):
     return wrong(attempt) and costs.get(order, 0) > min(costs.values())
 
 
-def later(attempt):
-    """Nothing is wrong but the choice among orders that are equally good."""
-    bad = [each for each in attempt.attempts if wrong(each)]
-    orders = attempt.case.facts["costs"]
-    return wrong(attempt) and all(
-        not dearer(each) and tuple(each.came[0]) in orders for each in bad
-    )
-
-
-ex.mistake("last of equal", later, {ORDERS: f"[*{ORDERS}][::-1]"}).says("""
-    Of several orders that are equally good, it takes a later one.
-    Hint: Which of equal ones does `min` keep? The first, so they have to come in the
-    order of the text.
-""")
 ex.mistake("dearer", dearer, {COUNT: COUNT.replace("sent", "sizes")}).says("""
     It returns an order for which more bytes leave their node than for another.
     Hint: Which messages do you count? Compare with `leaving_reference`: the last rank
