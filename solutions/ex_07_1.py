@@ -8,7 +8,7 @@ from d2lpar.checks import requirements as rows
 from d2lpar.checks import signs
 from d2lpar.checks.exercise import Exercise
 from d2lpar.checks.judging import Case, ranks
-from d2lpar.checks.signs import always, both, either, hangs, only, wrong
+from d2lpar.checks.signs import always, both, either, only, wrong
 from d2lpar.checks.solutions import chapter_07 as nets
 from d2lpar.checks.solutions.chapter_07 import idle, uneven, weights
 
@@ -28,9 +28,8 @@ def of_net(loss, net):
     return {"loss": loss, "gradients": gradients, "weights": weights(net)}
 
 
-ex = Exercise(
-    "07.1", outcome=lambda a, r: of_net(a.values[r], a.args[r][0]), agrees=nets.near
-)
+outcome = lambda attempt, r: of_net(attempt.values[r], attempt.args[r][0])
+ex = Exercise("07.1", outcome=outcome, agrees=nets.near)
 
 
 @ex.cases
@@ -66,18 +65,15 @@ def no_token(case):
 
 grads = lambda case: [p.grad for net, _ in case.inputs for p in net.parameters()]
 lengths = lambda case: [len(y) for _, mine in case.inputs for _, y in mine]
+ex.boundaries("one rank", "two ranks", "no power of two")
 ex.boundaries(
-    "one rank",
-    "two ranks",
-    "no power of two",
     idle=idle,
     no_token=lambda case: no_token(case) and not idle(case),
     no_sequence=lambda case: 0 in lengths(case),
     no_gradient=lambda case: None in grads(case),
     old_gradients=lambda case: None not in grads(case),
 )
-allowed = lambda case: nets.ring_bytes([*nets.sizes(case), 2], case.n)
-ex.at_most(bytes=allowed)
+ex.at_most(bytes=lambda case: nets.ring_bytes([*nets.sizes(case), 2], case.n))
 ex.require(rows.from_messages())
 
 # Texts of the answer, for edits
@@ -88,24 +84,18 @@ COUNT, DIVIDE = "(y != -100).sum().item()", "p.grad /= tokens"
 REDUCE, RETURN = "ring_allreduce(p.grad)", "return loss / tokens"
 MEAN = {SUM: 'reduction="mean"'}
 OWN, N = "loss_and_tokens[1]", "dist.get_world_size()"
-
-
-def but_loss(came):
-    """That part of the outcome."""
-    return {**came, "loss": ...}
-
+but_loss = lambda came: {**came, "loss": ...}
 
 # Mistakes of its own
 
 
 def too_large(attempt):
     """All gradients are too large by one and the same number."""
-    pairs = zip(attempt.came[0]["gradients"], wanted(attempt), strict=True)
-    off = torch.cat([(came - right).flatten() for came, right in pairs])
+    came, wanted = (x[0]["gradients"] for x in (attempt.came, attempt.case.expected))
+    off = torch.cat([(x - y).flatten() for x, y in zip(came, wanted, strict=True)])
     return off.min() > 0.01 and off.max() - off.min() < 1e-9
 
 
-wanted = lambda attempt: attempt.case.expected[0]["gradients"]
 kept = {ZERO: f"p.grad if p.grad is not None else {ZERO}"}
 ex.mistake("old gradients", both(wrong, too_large), kept).says("""
     Its gradients still contain the old ones of the previous step.
@@ -127,13 +117,7 @@ ex.slip("padding", {COUNT: "y.numel()"}, about=but_loss).says("""
     It divides by the number of all places, even those that are padding.
     Hint: Count only the targets that are not -100.
 """)
-own_mean = {DIVIDE: f"p.grad *= 1 / torch.tensor({OWN}).double() * {OWN} / tokens"}
-ex.mistake("not a number", both(only(no_token), signs.not_a_number), own_mean).says("""
-    A gradient or the loss becomes NaN where a rank or a micro-batch has no tokens.
-    Hint: The mean over no tokens is 0/0, which is NaN, but the sum over no tokens is 0.
-""")
-ex.wrong("not a number", {f"{SUM})": f"{MEAN[SUM]}) * (y != -100).sum()"})
-stops = either(signs.raises(BaseException), hangs)
+stops = either(signs.raises(BaseException), signs.hangs)
 ex.mistake("no micro-batch", both(only(idle), stops), {ZERO: "None"}).says("""
     It fails where a rank has no micro-batch.
     Hint: Such a rank has to contribute zeros, because the other ranks wait for its
@@ -141,19 +125,10 @@ ex.mistake("no micro-batch", both(only(idle), stops), {ZERO: "None"}).says("""
 """)
 leaves = {START: f"if not micro_batches:\n        return 0.0\n    {START}"}
 ex.wrong("no micro-batch", leaves)
-
-
-def stuck_where_uneven(attempt):
-    """The ranks do not meet where, and only where, they have other numbers."""
-    stuck = lambda each: hangs(each) or signs.mismatched(each)
-    return stuck(attempt) and all(
-        stuck(each) == uneven(each.case) for each in attempt.attempts
-    )
-
-
 each_time = "[ring_allreduce(p.grad) for p in model.parameters()]"
 inside = {REDUCE: "pass", BACKWARD: f"{BACKWARD}; {each_time}"}
-ex.mistake("in the loop", stuck_where_uneven, inside).says("""
+stuck = only(uneven, either(signs.hangs, signs.mismatched))
+ex.mistake("in the loop", stuck, inside).says("""
     Ranks wait for each other where they have different numbers of micro-batches.
     Hint: How often does each rank take part in an all-reduce? Gradients add up in
     `.grad`, so one for each parameter is enough, after the last micro-batch.
@@ -167,13 +142,14 @@ ex.mistake("loss", always(loss_only), mine).says("""
     number of tokens.
 """)
 ex.wrong("loss", {"dtype=torch.float64": "dtype=torch.float32"})
+ex.wrong("loss", {f"{SUM})": f"{MEAN[SUM]}) * (y != -100).sum()"})  # 0/0 is NaN
 
 # Answers to which the general sentences apply
 
-ex.wrong(
-    "wrong",
-    {RETURN: f"[p.data.sub_(p.grad) for p in model.parameters()]\n    {RETURN}"},
-)
+own_mean = {DIVIDE: f"p.grad *= 1 / torch.tensor({OWN}).double() * {OWN} / tokens"}
+ex.wrong("wrong", own_mean)  # 0/0 where a rank has no token
+steps = "[p.data.sub_(p.grad) for p in model.parameters()]"
+ex.wrong("wrong", {RETURN: f"{steps}\n    {RETURN}"})
 ex.wrong("wrong", {DIVIDE: "p.grad.zero_()"})
 ex.wrong("raises", {f"p.grad = {ZERO}": "p.grad.zero_()"})
 ex.wrong("native collective", {REDUCE: "dist.all_reduce(p.grad)"})
@@ -181,15 +157,12 @@ ex.wrong("costly", {REDUCE: f"{REDUCE}; ring_allreduce(p.grad.clone())"})
 ex.right({RETURN: "return sums[:1] / tokens"})
 ex.right({RETURN: "return (sums[0] / tokens).numpy()"})
 
+filled = lambda y: y.masked_fill(y == NOTHING, -1)
 ex.variation(
     "b",
     varied="numbers: padding is -1",
-    differs="It treats -100 as padding, as in the public exercise, but here padding is "
-    "-1.",
-    given=lambda n, model, pairs: (
-        model,
-        [(x, y.masked_fill(y == NOTHING, -1)) for x, y in pairs],
-    ),
+    differs="It treats -100 as padding, but here padding is -1.",
+    given=lambda n, model, pairs: (model, [(x, filled(y)) for x, y in pairs]),
     says={
         "padding": "It divides by the number of all places, even those that are "
         "padding. Hint: Count only the targets that are not -1."

@@ -6,27 +6,15 @@ from itertools import product
 from d2lpar.checks import requirements as rows
 from d2lpar.checks.exercise import Exercise
 from d2lpar.checks.judging import Case, ranks
-from d2lpar.checks.signs import (
-    both,
-    breaks,
-    either,
-    hangs,
-    not_a_number,
-    only,
-    raises,
-    wrong,
-)
+from d2lpar.checks.signs import both, hangs, not_a_number, only, raises, wrong
 from d2lpar.checks.solutions import chapter_07 as nets
 from d2lpar.checks.solutions.chapter_07 import idle, uneven, weights
 
 RATE = 0.5
 COUNTS = [[2], [2, 2], [1, 2], [3, 1], [2, 0], [2, 1, 3], [1, 4, 0, 2], [1, 1, 2, 3, 1]]
 
-ex = Exercise(
-    "07.2",
-    outcome=lambda attempt, rank: weights(attempt.args[rank][0]),
-    agrees=nets.near,
-)
+outcome = lambda attempt, rank: weights(attempt.args[rank][0])
+ex = Exercise("07.2", outcome=outcome, agrees=nets.near)
 
 
 @ex.cases
@@ -43,40 +31,30 @@ def cases(rng, reference):
         yield Case(n, text, inputs, [weights(net)] * n, {"counts": counts})
 
 
-def small(case):
-    """All-reduces of up to n numbers that are allowed: one a step, and one more."""
-    return max(case.facts["counts"]) + 1
-
-
-def most_bytes(case):
-    """Bytes of rings over the gradients of each step, and of the small ones."""
-    gradients = max(case.facts["counts"]) * nets.ring_bytes(nets.sizes(case), case.n)
-    return gradients + small(case) * nets.ring_bytes([case.n], case.n)
-
-
-def most_messages(case):
-    """Messages of all ranks in as many rings."""
-    rings = max(case.facts["counts"]) * len(nets.sizes(case)) + small(case)
-    return rings * 2 * (case.n - 1) * case.n
+def rings(case):
+    """Elements of each all-reduce: a step's gradients, n numbers a step and once."""
+    steps = max(counts(case))
+    return steps * nets.sizes(case) + (steps + 1) * [case.n]
 
 
 counts = lambda case: case.facts["counts"]
+ex.boundaries("one rank", "two ranks", "no power of two")
 ex.boundaries(
-    "one rank",
-    "two ranks",
-    "no power of two",
     no_batch=idle,
     equal=lambda case: case.n > 1 and not uneven(case),
     rank_0_has_most=lambda case: counts(case)[0] == max(counts(case)) and uneven(case),
     rank_0_has_fewer=lambda case: counts(case)[0] < max(counts(case)),
 )
-BYTES = rows.bytes_sent(most_bytes, exactly=False)
-MESSAGES = rows.messages(most_messages, exactly=False)
-ex.require(BYTES, MESSAGES, rows.from_messages())
+ex.at_most(
+    bytes=lambda case: nets.ring_bytes(rings(case), case.n),
+    messages=lambda case: len(rings(case)) * 2 * (case.n - 1) * case.n,
+)
+ex.require(rows.from_messages())
 
 # Texts of the answer, for edits
 
-TAKE, ROWS = "batches[k] if k < len(batches) else (None, ())", "[float(len(y))]"
+LEFT, ROWS = "k < len(batches)", "[float(len(y))]"
+TAKE = f"batches[k] if {LEFT} else (None, ())"
 END, ZERO = "if rows == 0:", "torch.zeros_like(p)"
 SUM, DIVIDE, THERE = 'reduction="sum"', " / rows.item()", "x is not None"
 REDUCE, STEP = "ring_allreduce(p.grad)", "p -= lr * p.grad"
@@ -84,8 +62,8 @@ REDUCE, STEP = "ring_allreduce(p.grad)", "p -= lr * p.grad"
 
 def ends_with(condition, takes=TAKE):
     """Edits: it ends where this is true on no rank, and takes this batch."""
-    both_sums = {ROWS: f"[float(len(y)), float({condition})]"}
-    return {TAKE: takes, **both_sums, END: "if rows[1] == 0:", DIVIDE: " / rows[0]"}
+    sums = {ROWS: f"[float(len(y)), float({condition})]", DIVIDE: " / rows[0]"}
+    return sums | {TAKE: takes, END: "if rows[1] == 0:"}
 
 
 # Mistakes of its own
@@ -110,8 +88,8 @@ ex.mistake("runs out", stops_early, {END: f"if rows == 0 or not {THERE}:"}).says
     exchange a number that tells them when this is so.
 """)
 ex.wrong("runs out", {END: "if k >= len(batches):"})
-first = ends_with(f"{THERE} and dist.get_rank() == 0")
-ex.slip("too few steps", first).says("""
+by_first = ends_with(f"{THERE} and dist.get_rank() == 0")
+ex.slip("too few steps", by_first).says("""
     Training ends while some rank still has batches.
     Hint: Which rank decides on the number of steps? It is the one with the most
     batches, and not always the same rank.
@@ -119,16 +97,13 @@ ex.slip("too few steps", first).says("""
 everyone = {END: "if rows[1] < dist.get_world_size():"}
 ex.slip("too few steps", ends_with(THERE) | everyone)
 again = "(batches[-1] if batches else (None, ()))"
-last = ends_with("k < len(batches)", TAKE.replace("(None, ())", again))
-ex.slip("again", last).says("""
+ex.slip("again", ends_with(LEFT, TAKE.replace("(None, ())", again))).says("""
     A rank that runs out of batches trains on batches again that it has had.
     Hint: The rows of such a batch then count twice, but the rank should add nothing to
     the gradients.
 """)
-cycled = TAKE.replace(
-    "batches[k] if k < len(batches)", "batches[k % len(batches)] if batches"
-)
-ex.slip("again", ends_with("k < len(batches)", cycled))
+cycled = TAKE.replace(f"[k] if {LEFT}", "[k % len(batches)] if batches")
+ex.slip("again", ends_with(LEFT, cycled))
 mean = {SUM: 'reduction="mean"'}
 ex.slip("weights", mean | {DIVIDE: " / dist.get_world_size()"}).says("""
     The loss of a step is not the mean over its rows, but over ranks, or it counts the
@@ -158,19 +133,13 @@ ex.mistake("replicas differ", differ, active).says("""
     The ranks no longer have the same weights after the last step.
     Hint: Every rank has to make every step, even when it has no rows for it.
 """)
-twice = {REDUCE: f"{REDUCE}; ring_allreduce(rows.clone())"}
-ex.mistake("talk", either(breaks(BYTES), breaks(MESSAGES)), twice).says("""
-    It sends more than the gradients and one small tensor per step, and one small tensor
-    besides.
-    Hint: The number of rows of all ranks in a step is the divisor, and it is 0 if no
-    rank has a batch left. One all-reduce gives both.
-""")
 
 # Answers to which the general sentences apply
 
+ex.wrong("costly", {REDUCE: f"{REDUCE}; ring_allreduce(rows.clone())"})
 ex.wrong("native collective", {REDUCE: "dist.all_reduce(p.grad)"})
 ex.wrong("wrong", {STEP: "p.zero_()"})
-ex.right({DIVIDE: "", STEP: f"{STEP} / rows"})
+ex.right(later)
 every = "[float(len(y) * (i == r)) for i in range(n)]"
 n_and_r = "n, r, k = dist.get_world_size(), dist.get_rank(), 0"
 per_rank = {"k = 0": n_and_r, ROWS: every, END: "if rows.sum() == 0:"}

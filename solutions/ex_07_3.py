@@ -2,7 +2,7 @@
 
 import math
 import operator
-from functools import partial
+from functools import cache, partial
 from itertools import product
 
 from d2lpar.checks.equality import NO_NUMBER
@@ -13,7 +13,7 @@ from d2lpar.checks.signs import violates
 LIMIT = 0.01
 # Steps and the most ranks: (3, 8), (3, 5), (4, 4) and (3, 4) ranks and rows are best.
 SMALL = [({8: 10}, 3), ({5: 9, 4: 19}, 4), ({4: 100, 8: 60}, 4), ({4: 19, 8: 10}, 6)]
-SMALL += [({3: 7}, 8)]
+SMALL.append(({3: 7}, 8))
 
 
 def agrees(came, wanted, case):
@@ -56,15 +56,11 @@ def case(steps, row, S, most, alpha, beta):
     return Case(1, text, [given], [(n, B, time)])
 
 
-def seconds(n, B, given, **others):
-    """Seconds to the target on n ranks with B rows in a batch.
-
-    `others` are other numbers of steps, rows or messages, or seconds of a message.
-    """
+def seconds(n, B, given):
+    """Seconds to the target on n ranks with B rows in a batch."""
     steps, row, S, _, alpha, beta = given
-    usual = {"count": steps[B], "rows": math.ceil(B / n), "messages": 2 * (n - 1)}
-    it = usual | {"each": alpha + beta * S / n} | others
-    return it["count"] * (it["rows"] * row + it["messages"] * it["each"])
+    step = math.ceil(B / n) * row + 2 * (n - 1) * (alpha + beta * S / n)
+    return steps[B] * step
 
 
 def judged(came, case):
@@ -79,92 +75,77 @@ def judged(came, case):
     return (said, seconds(n, B, given)) if there else None
 
 
+def chosen(attempt):
+    """What `judged` says of an attempt that ended."""
+    return judged(attempt.values[0], attempt.case)
+
+
 def seconds_off(attempt):
     """By how much the seconds differ from those of the choice that is named."""
-    found = judged(attempt.values[0], attempt.case)
+    found = chosen(attempt)
     return abs(found[0] / found[1] - 1) if found else math.inf
 
 
 def percent(part):
-    """A part in percent, with as many digits as tell it from the limit."""
-    texts = [f"{100 * part:.{digits}g} %" for digits in (3, 6, 9, 12)]
-    telling = [text for text in texts if part == LIMIT or text != "1 %"]
-    return (telling or texts)[0]
+    """A part in percent, with more digits where it is nearly the limit."""
+    digits = 9 if 0 < abs(part - LIMIT) < 1e-4 else 3
+    return f"{100 * part:.{digits}g} %"
 
 
 best = lambda condition: lambda case: condition(*case.expected[0][:2])
 most = lambda case: case.inputs[0][3]
+batches = lambda case: case.inputs[0][0]
 ex.boundaries(
     one_rank=lambda case: most(case) == 1,
     two_ranks=lambda case: most(case) == 2,
-    one_batch=lambda case: len(case.inputs[0][0]) == 1,
-    more_ranks_than_rows=lambda case: most(case) > max(case.inputs[0][0]),
+    one_batch=lambda case: len(batches(case)) == 1,
+    more_ranks_than_rows=lambda case: most(case) > max(batches(case)),
     best_alone=lambda case: case.expected[0][0] == 1 < most(case),
     best_is_all=lambda case: case.expected[0][0] == most(case) > 1,
     best_is_no_power_of_two=best(lambda n, B: n & (n - 1)),
     best_does_not_divide=best(lambda n, B: B % n),
 )
-LABEL = "seconds are off by"
-SECONDS = Requirement(LABEL, seconds_off, lambda case: LIMIT, False, percent)
+OFF = "seconds are off by"
+SECONDS = Requirement(OFF, seconds_off, lambda case: LIMIT, False, percent)
 ex.require(SECONDS)
-
-# What a wrong formula has in the place of the number of steps, of messages or of rows,
-# or of the seconds of a message
-
-FORMULAS = {
-    "one step": [lambda *_: {"count": 1}],
-    "messages": [
-        lambda n, *_: {"messages": 0},
-        lambda n, *_: {"messages": n - 1},
-        lambda n, *_: {"messages": n},
-        lambda n, *_: {"messages": 2 * n},
-    ],
-    "message": [
-        lambda n, B, S, alpha, beta: {"each": beta * S / n},
-        lambda n, B, S, alpha, beta: {"each": alpha},
-        lambda n, B, S, alpha, beta: {"each": alpha + beta * S},
-        lambda n, B, S, alpha, beta: {"each": alpha + beta * S / max(n - 1, 1)},
-    ],
-    "rows": [
-        lambda n, B, *_: {"rows": B / n},
-        lambda n, B, *_: {"rows": B // n},
-        lambda n, B, *_: {"rows": B // n + 1},
-    ],
-}
-
-
-def follows(form, attempt):
-    """Are these the seconds by this formula, for the choice that is named?"""
-    given, (n, B, said) = attempt.case.inputs[0], map(float, attempt.values[0])
-    _, _, S, _, alpha, beta = given
-    told = seconds(int(n), int(B), given, **form(int(n), int(B), S, alpha, beta))
-    return math.isclose(said, told, rel_tol=1e-3)
-
-
-def timed(formula, attempt):
-    """The seconds are wrong, and all are those of a formula of this mistake only."""
-    if not violates(SECONDS)(attempt) or not judged(attempt.values[0], attempt.case):
-        return False
-    ended = [a for a in attempt.attempts if a.error is None]
-    fits = lambda forms: any(all(follows(f, a) for a in ended) for f in forms)
-    return [name for name, forms in FORMULAS.items() if fits(forms)] == [formula]
-
 
 # Texts of the answer, for edits
 
 RANKS, BATCHES = "range(1, most + 1)", "steps.items()"
 STEP, ROWS, RING = "step = math", "math.ceil(B / n)", "2 * (n - 1) * "
-MESSAGE, COUNT, RETURN = (
-    "(alpha + beta * S / n)",
-    "count * step",
-    "return n, B, seconds",
-)
+MESSAGE, COUNT = "(alpha + beta * S / n)", "count * step"
+RETURN = "return n, B, seconds"
 
 # Mistakes of its own
 
-no_triple = lambda a: any(
-    each.error is None and not judged(each.values[0], each.case) for each in a.attempts
-)
+FORMULAS = "one step", "ring", "rows"  # mistakes in the seconds
+
+
+@cache
+def formula(known):
+    """A known answer that takes `most` ranks, not fewer."""
+    return known.make({RANKS: "[most]"})
+
+
+def follows(known, attempt):
+    """Are these the seconds of this known answer, for the choice that is named?"""
+    steps, row, S, _, *pace = attempt.case.inputs[0]
+    n, B, said = attempt.values[0]
+    told = formula(known)({int(B): steps[int(B)]}, row, S, int(n), *pace)[2]
+    return math.isclose(float(said), told, rel_tol=1e-3)
+
+
+def timed(name, attempt):
+    """The seconds are wrong, and all are those of this mistake in them only."""
+    if not violates(SECONDS)(attempt) or not chosen(attempt):
+        return False
+    ended = [a for a in attempt.attempts if a.error is None]
+    forms = [known for known in ex.known if known.mistake in FORMULAS]
+    fit = [form.mistake for form in forms if all(follows(form, a) for a in ended)]
+    return {*fit} == {name}
+
+
+no_triple = lambda a: any(x.error is None and not chosen(x) for x in a.attempts)
 ex.mistake("no triple", no_triple, {RETURN: "return seconds"}).says("""
     It does not return a triple (n, B, seconds) with an available number of ranks and a
     batch from `steps`.
@@ -178,20 +159,18 @@ ex.mistake("one step", partial(timed, "one step"), one).says("""
 """)
 ex.wrong("one step", {COUNT: "step"})
 half = {RING: "(n - 1) * "}
-ex.mistake("messages", partial(timed, "messages"), half).says("""
-    It counts another number of messages than the ring has, or none.
-    Hint: An all-reduce goes around the ring twice, once to add up and once to
-    distribute the sums. How many messages follow one another each time?
+ex.mistake("ring", partial(timed, "ring"), half).says("""
+    It counts another number of messages than the ring has, or gives one of them another
+    time than a chunk takes.
+    Hint: The ring cuts the gradients into n chunks, and an all-reduce goes around it
+    twice. How many messages follow one another each time? And each of them costs alpha
+    besides, however small it is.
 """)
 for count in ("0 * ", "2 * n * ", "n * "):
-    ex.wrong("messages", {RING: count})
-ex.mistake("message", partial(timed, "message"), {MESSAGE: "beta * S / n"}).says("""
-    It gives a message of the ring another time than one chunk takes.
-    Hint: What is sent at a time? The ring cuts the gradients into n chunks, and each of
-    its messages costs alpha besides, however small it is.
-""")
-for each in ("alpha", "alpha + beta * S", "alpha + beta * S / max(n - 1, 1)"):
-    ex.wrong("message", {MESSAGE: f"({each})"})
+    ex.wrong("ring", {RING: count})
+pace = "beta * S / n", "alpha", "alpha + beta * S", "alpha + beta * S / max(n - 1, 1)"
+for each in pace:
+    ex.wrong("ring", {MESSAGE: f"({each})"})
 ex.mistake("rows", partial(timed, "rows"), {ROWS: "(B / n)"}).says("""
     It counts another number of rows than the rank with the most of them has.
     Hint: How are 8 rows shared by 3 ranks? A row cannot be split, and all ranks wait
@@ -206,8 +185,8 @@ ex.slip("largest batch", {BATCHES: "[max(steps.items())]"}).says("""
 ex.slip("ranks", {RANKS: "[most]"}).says("""
     It leaves out numbers of ranks that would be faster here.
     Hint: Which numbers of ranks may you take? A single one needs no all-reduce, and
-    each further one makes the ring longer. And it need be no power of two, nor divide
-    the batch.
+    each further one makes the ring longer. The number need not be a power of two, nor
+    divide the batch.
 """)
 several, powers = "range(2, most + 1)", "[2**k for k in range(most.bit_length())]"
 for numbers in (f"({several} or [1])", powers, "range(1, max(most, 2))"):

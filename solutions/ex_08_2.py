@@ -26,14 +26,12 @@ def cases(rng):
         layers = []
         for _ in range(int(rng.integers(3, 9)) if i < 8 else 8):
             forward = float(rng.uniform(0.5e-3, 2e-3))
-            size = int(rng.integers(200_000, 3_000_000))
-            size = 0 if rng.random() < 0.25 else size
+            size = int(rng.integers(200_000, 3_000_000)) * (rng.random() >= 0.25)
             layers.append((forward, 2 * forward, size))
         if i in (3, 7):
             layers[0] = (*layers[0][:2], 0)  # nothing left to send at the end
         yield call(layers, round(limit * 1e6), rate)
-    sizes = 10**6, 0, 2 * 10**6, 0, 10**6, 10**6
-    layers = [(1e-3, 2e-3, size) for size in sizes]
+    layers = [(1e-3, 2e-3, million * 10**6) for million in (1, 0, 2, 0, 1, 1)]
     yield call(layers, 2 * 10**6, 3e8)  # full to the byte
     yield call(layers, 2 * 10**6 + 1, 3e8)  # and not, for a byte
     yield call(layers, 0, 1e8)  # what has no parameters makes no bucket
@@ -44,9 +42,7 @@ def cases(rng):
 def call(layers, limit, rate, alpha=5e-5):
     """One case."""
 
-    def seconds(size):
-        return alpha + size / rate
-
+    seconds = lambda size: alpha + size / rate
     text = f"{len(layers)} layer{'s' * (len(layers) > 1)}, buckets of {limit:,} bytes"
     expected = [timing(layers, limit, seconds)]
     return Case(1, f"{text}, {rate / 1e9:g} GB/s", [(layers, limit, seconds)], expected)
@@ -113,12 +109,10 @@ ex.slip("front", {ORDER: "layers"}).says("""
 """)
 ex.slip("front", {ORDER: "layers", **at_the_end})
 ex.slip("negative", {LATE: "free - clock"}).says("""
-    Its exposed time is negative where the network is done before the backward
-    pass ends.
+    Its exposed time is negative where the backward pass ends after the network.
     Hint: What is exposed if everything has arrived by the end of the backward pass?
 """)
-network = "return free or clock, (free or clock) - clock"
-ex.slip("negative", {RETURN: network})
+ex.slip("negative", {RETURN: "return free or clock, (free or clock) - clock"})
 ex.slip("overfull", {FULL: "size > bucket"}).says("""
     A bucket with exactly `bucket_bytes` still waits for another gradient.
     Hint: A bucket is full as soon as it has `bucket_bytes` or more.
@@ -136,16 +130,6 @@ ex.wrong("wrong", {RETURN: f"return {LATE}"})
 ex.wrong("wrong", {"free = 0.0": "free = clock"})
 ex.wrong("wrong", {RETURN: "return 0.0, 0.0"})
 ex.right({RETURN: f"return [clock + {LATE}, {LATE}]"})
-
-
-@ex.right
-def by_layer(layers, bucket_bytes, seconds):
-    clock = sum(forward + backward for forward, backward, _ in layers)
-    ends, left = [clock], sum(size for _, _, size in layers)
-    now, free, size = sum(forward for forward, _, _ in layers), 0.0, 0
-    for _, backward, more in layers[::-1]:
-        now, size, left = now + backward, size + more, left - more
-        if more and (size >= bucket_bytes or not left):
-            free = max(now, free) + seconds(size)
-            ends, size = [*ends, free], 0
-    return np.array([max(ends), max(ends) - clock])
+ex.right(
+    {RETURN: f"import torch; return torch.tensor([clock + {LATE}, {LATE}]).numpy()"}
+)

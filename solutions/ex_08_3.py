@@ -3,9 +3,7 @@
 import copy
 
 import torch
-import torch.distributed as dist
 
-from d2lpar.allreduce import ring_allreduce
 from d2lpar.checks import requirements as rows
 from d2lpar.checks.equality import same
 from d2lpar.checks.exercise import Exercise
@@ -13,17 +11,16 @@ from d2lpar.checks.given import Drift
 from d2lpar.checks.judging import Case, Requirement
 from d2lpar.checks.signs import always, both, wrong
 from d2lpar.checks.varying import mirror
-from d2lpar.scatter import flat_broadcast
 
 ex = Exercise("08.3")
 LR = 0.1
+WORLDS = (1, 2, 3), (2, 0, 3), (2, 1, 3), (2, 3, 4), (3, 2, 5), (4, 3, 3)
 
 
 @ex.cases
 def cases(rng, reference):
     """Each rank has another start and other data; some steps, or none."""
-    worlds = (1, 2, 3), (2, 0, 3), (2, 1, 3), (2, 3, 4), (3, 2, 5), (4, 3, 3)
-    for n, steps, D in worlds:
+    for n, steps, D in WORLDS:
         models = [Drift(D, int(seed)) for seed in rng.integers(1, 10**6, size=n)]
         batches = [[*torch.from_numpy(rng.normal(size=(steps, 5, D)))] for _ in models]
         inputs = [(*pair, LR) for pair in zip(models, batches, strict=True)]
@@ -41,15 +38,15 @@ def allowed(case):
     return (case.n - 1) * (parameters + (steps + 1) * buffers + 2 * steps * parameters)
 
 
+steps = lambda case: case.facts["steps"]
 ex.boundaries("one rank", "two ranks", "no power of two")
 ex.boundaries(
-    no_batch=lambda case: case.facts["steps"] == 0,
-    one_batch=lambda case: case.facts["steps"] == 1,
+    no_batch=lambda case: steps(case) == 0,
+    one_batch=lambda case: steps(case) == 1,
     more_than_53_bits=lambda case: case.expected[0]["seen"] > 2**53,
 )
-TOTAL = Requirement(
-    "bytes of all ranks", lambda a: sum(a.run.bytes_sent), allowed, exactly=False
-)
+total = lambda attempt: sum(attempt.run.bytes_sent)
+TOTAL = Requirement("bytes of all ranks", total, allowed, exactly=False)
 ex.require(TOTAL, rows.from_messages())
 
 # Texts of the answer, for edits
@@ -100,13 +97,11 @@ ex.slip("some buffers", everywhere(EACH, floats)).says("""
     Hint: A buffer may hold integers, it may be missing in `state_dict()`, and a forward
     pass may give its name to a new tensor. Ask the model for all of them, each time.
 """)
-saved = "for buffer in [x for k, x in model.state_dict().items() if k in NAMES]:"
-saved = saved.replace("NAMES", "dict(model.named_buffers())")
+names = "dict(model.named_buffers())"
+saved = f"for buffer in [x for k, x in model.state_dict().items() if k in {names}]:"
 ex.slip("some buffers", everywhere(EACH, saved))
-list_of_old = everywhere(EACH, "for buffer in found:")
-ex.slip(
-    "some buffers", list_of_old | {LOOP: f"found = list(model.buffers())\n    {LOOP}"}
-)
+found = {LOOP: f"found = list(model.buffers())\n    {LOOP}"}
+ex.slip("some buffers", everywhere(EACH, "for buffer in found:") | found)
 as_floats = f"y = buffer.double(); {SHARE.replace('buffer', 'y')}; buffer.copy_(y)"
 ex.slip("counter", everywhere(SHARE, as_floats)).says("""
     The integer buffer has lost its last digits on the way between ranks.
@@ -114,11 +109,7 @@ ex.slip("counter", everywhere(SHARE, as_floats)).says("""
 """)
 
 
-def agreed(attempt):
-    """All ranks return the same state."""
-    return all(same(came, attempt.came[0]) for came in attempt.came)
-
-
+agreed = lambda a: all(same(came, a.came[0]) for came in a.came)
 others = always(both(wrong, agreed, lambda a: a.case.n > 1))
 last = everywhere(SHARE, "flat_broadcast(buffer, n - 1)")
 ex.mistake("root", others, last).says("""
@@ -141,32 +132,19 @@ after = f"lr * p.grad / n\n        {EACH}\n            {SHARE}"
 ex.right(once({LOOP: start, "lr * p.grad / n": after}))
 
 
-@ex.right
-def bytes_of_all_dtypes_in_one_message(model, batches, lr):
-    def together(tensors):
-        tensors = [x.detach() for x in tensors]
-        flat = torch.cat([x.reshape(-1).view(torch.uint8) for x in tensors])
+# All buffers in one message, as bytes
+each = "[x.reshape(-1).view(torch.uint8) for x in model.buffers()]"
+together = f"""flat = torch.cat({each})
         flat_broadcast(flat, 0)
-        pieces = flat.split([x.nbytes for x in tensors])
-        for x, piece in zip(tensors, pieces, strict=True):
-            x.copy_(piece.clone().view(x.dtype).view(x.shape))
-
-    together([*model.parameters(), *model.buffers()])
-    for x in batches:
-        model.zero_grad()
-        model(x).square().mean().backward()
-        for p in model.parameters():
-            ring_allreduce(p.grad)
-            p.data -= lr * p.grad / dist.get_world_size()
-        together(model.buffers())
-    return model.state_dict()
-
+        for buffer, piece in zip(model.buffers(), flat.split([*map(len, {each})])):
+            buffer.copy_(piece.clone().view(buffer.dtype).view(buffer.shape))
+"""
+ex.right({BEFORE: f"        {together}        model.zero"})
 
 ex.variation(
     "b",
     varied="root: the last rank's model",
-    differs="All ranks train rank 0's model, but here they should train that of the "
-    "last rank.",
+    differs="All ranks train rank 0's model, not that of the last rank.",
     part=mirror,
     reads={"rank 0": "the last rank"},
 )

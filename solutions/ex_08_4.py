@@ -64,7 +64,8 @@ ex.at_most(memory=lambda case: 24 * case.facts["size"])
 # Texts of the answer, for edits
 
 WAIT, DIVIDE = "works[k].wait()\n        ", "buffers[k % 2] /= n\n        start = 0"
-BEGIN = "works.append(dist.all_reduce(buffers[k % 2, :start], async_op=True))"
+PART = "buffers[k % 2, :start]"
+BEGIN = f"works.append(dist.all_reduce({PART}, async_op=True))"
 EACH, LAST = "if k > 0:\n            unpack(k - 1)", "if buckets:"
 TWO, PACK = "torch.empty(2, size", "buffers[k % 2, start : start + g.numel()] = "
 FETCH = "g.copy_(buffers[k % 2, start : start + g.numel()].view(g.shape))"
@@ -78,11 +79,7 @@ ex.mistake("alone", breaks(ALONE), {EACH: "unpack(k)", LAST: "if False:"}).says(
 """)
 ex.wrong("alone", {", async_op=True": "", WAIT: ""})
 own = {TWO: "torch.empty(len(buckets), size", PACK: PACK.replace(" % 2", "")}
-own |= {
-    "buffers[k % 2, :start]": "buffers[k, :start]",
-    FETCH: FETCH.replace(" % 2", ""),
-}
-own |= {DIVIDE: DIVIDE.replace(" % 2", "")}
+own |= {text: text.replace(" % 2", "") for text in (FETCH, DIVIDE, PART)}
 ex.mistake("buffers", ex.costs("memory"), own).says("""
     It holds more than two buffers at once, perhaps one for each bucket.
     Hint: A buffer is free again as soon as its bucket has arrived and is unpacked.
@@ -98,14 +95,8 @@ ex.slip("last", {LAST: "if False:"}).says("""
 early = {DIVIDE: "start = 0", BEGIN: f"{BEGIN}\n        buffers[k % 2] /= n"}
 ex.wrong("race", early)
 ex.wrong("race", {WAIT: ""})
-ex.wrong(
-    "race",
-    {
-        EACH: "",
-        LAST: "for k in range(len(buckets)):",
-        "unpack(len(buckets) - 1)": "unpack(k)",
-    },
-)
+at_the_end = {EACH: "", LAST: "for k in range(len(buckets)):"}
+ex.wrong("race", at_the_end | {"unpack(len(buckets) - 1)": "unpack(k)"})
 ex.wrong("wrong", {DIVIDE: "start = 0"})
 ex.right({DIVIDE: "start = 0", "= g.reshape(-1)": "= g.reshape(-1) / n"})
 ex.right({DIVIDE: "start = 0", FETCH: f"{FETCH}\n            g /= n"})

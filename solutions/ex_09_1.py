@@ -17,16 +17,9 @@ from d2lpar.sim.cluster import Cluster
 D = 2_001  # parameters; S = 8 D bytes
 PULL = 0.3  # the gradient of a task is PULL * parameters + something of its own
 sgd = partial(torch.optim.SGD, lr=0.5, momentum=0.5)
-PLANS = (  # (servers, tasks of each worker, c)
-    (1, (3,), 1),
-    (1, (2, 2), 3),
-    (1, (2, 1), 9),
-    (1, (4, 3), 2),
-    (2, (2, 3), 2),
-    (1, (3, 1, 4), 5),
-    (1, (5, 4, 4, 3), 3),
-    (2, (4, 4, 4, 4, 2), 3),
-)
+# Servers, tasks of each worker, c
+PLANS = [(1, (3,), 1), (1, (2, 2), 3), (1, (2, 1), 9), (1, (4, 3), 2), (2, (2, 3), 2)]
+PLANS += [(1, (3, 1, 4), 5), (1, (5, 4, 4, 3), 3), (2, (4, 4, 4, 4, 2), 3)]
 
 
 def with_server(rule, case, **options):
@@ -74,14 +67,9 @@ def draw(power, rng):
         facts["pauses"] = sorted(pauses) if slow_last else pauses
         facts["seeds"] = rng.integers(1_000_000, size=len(tasks)).tolist()
         n = servers + len(tasks)
-        yield Case(
-            n,
-            f"{ranks(servers).replace('rank', 'server')}, tasks {list(tasks)}, c = {c}",
-            [(facts,)] * n,
-            outcomes(facts),
-            facts=facts,
-            options={"cluster": Cluster.ideal(n, 1e-9, 0.0)},
-        )
+        told = f"{ranks(servers).replace('rank', 'server')}, tasks {[*tasks]}, c = {c}"
+        options = {"cluster": Cluster.ideal(n, 1e-9, 0.0)}
+        yield Case(n, told, [(facts,)] * n, outcomes(facts), facts, options)
 
 
 def arrivals(facts):
@@ -136,9 +124,10 @@ def exact_bytes(case):
 SECONDS = rows.seconds(lambda case: arrivals(case.facts)[-1][0] + 1e-6, exactly=False)
 count = edge(lambda servers, tasks, c: 3 * servers * sum(tasks))
 ex.exactly(bytes=exact_bytes, messages=count)
+ex.require(SECONDS)
 # Of one server: model, flat values, the shard, its gradient and momentum; 5 S.
-MEMORY = rows.extra_memory(lambda case: 7 * 8 * D + 4096)
-ex.require(SECONDS, MEMORY, rows.from_messages())
+ex.at_most(memory=lambda case: 7 * 8 * D + 4096)
+ex.require(rows.from_messages())
 
 # Texts of the answer, for edits
 
@@ -158,20 +147,16 @@ ex.mistake("no generator", none, {YIELD: "pass"}).says("""
 """)
 ex.slip("weights", {WEIGHT: "1.0"}).says("""
     The gradients of a group do not weigh what they should.
-    Hint: What decides how much a gradient weighs? Only its age, which `take` returns,
-    and not the rows of its batch.
+    Hint: What decides how much a gradient weighs? Its age, which `take` returns, and
+    not the rows of its batch. Then divide by the number of gradients in the group, also
+    in the last one, and neither by c nor by the sum of the weights.
 """)
 by_rows = {"worker, _,": "worker, rows,", APPEND: f"{APPEND}; seen += rows"}
 by_rows |= {BEGIN: f"seen = 0; {BEGIN}", DIVIDE: "total /= seen; seen = 0"}
 ex.slip("weights", by_rows | {WEIGHT: "rows / (age + 1) ** server.power"})
 weights = "sum(1 / (age + 1) ** server.power for age in ages)"
-ex.slip("mean", {**POWER, DIVIDE: f"total /= {weights}"}).says("""
-    The weighted gradients of a group are not divided by their number.
-    Hint: How many gradients has the group, also the last one? The mean is over this
-    number, so divide neither by c nor by the sum of the weights.
-""")
-ex.slip("mean", {**POWER, DIVIDE: "total /= c"})
-ex.slip("mean", {**POWER, DIVIDE: "pass"})
+for divide in (f"total /= {weights}", "total /= c", "pass"):
+    ex.slip("weights", {**POWER, DIVIDE: divide})
 ex.slip("last group", {**POWER, " or not server.workers": ""}).says("""
     The last group is lost if it has fewer than c gradients.
     Hint: What is left in your sum when the last worker has no tasks any more? Make an

@@ -23,13 +23,9 @@ def cases(rng):
     drawn = [draw(rng, *plan) for plan in PLANS]
     for arguments in [*drawn, IDLE, SMALL, AT_ONCE, EVEN]:
         sizes, _, servers, *_, seconds = arguments
-        yield Case(
-            1,
-            f"{len(sizes)} layer{'s' * (len(sizes) > 1)}, {servers} "
-            f"server{'s' * (servers > 1)}, compute {seconds * 1e3:.1f} ms",
-            [arguments],
-            [limits(*arguments)],
-        )
+        text = f"{len(sizes)} layer{'s' * (len(sizes) > 1)}, {servers} "
+        text += f"server{'s' * (servers > 1)}, compute {seconds * 1e3:.1f} ms"
+        yield Case(1, text, [arguments], [limits(*arguments)])
 
 
 def draw(rng, servers, layers):
@@ -64,25 +60,22 @@ def limits(*arguments):
     return busy.index(max(busy)), 1 / max(busy), workers
 
 
-def edge(condition):
-    """(case) -> is this so of its arguments?"""
-    return lambda case: condition(*case.inputs[0])
+def of_the_largest(sizes, owner, *more):
+    """The server of the largest layer."""
+    return owner[sizes.index(max(sizes))]
 
 
+given = lambda case: case.inputs[0]
 ex.boundaries(
-    one_server=edge(lambda sizes, owner, servers, *pace: servers == 1),
-    one_layer=edge(lambda sizes, *more: len(sizes) == 1),
-    server_without_layers=edge(
-        lambda _, owner, servers, *pace: len({*owner}) < servers
+    one_server=lambda case: given(case)[2] == 1,
+    one_layer=lambda case: len(given(case)[0]) == 1,
+    server_without_layers=lambda case: len({*given(case)[1]}) < given(case)[2],
+    ties=lambda case: given(case) == EVEN,
+    whole_quotient=lambda case: quotient(*given(case)) == 4,
+    largest_layer_elsewhere=lambda case: (
+        of_the_largest(*given(case)) != case.expected[0][0]
     ),
-    ties=edge(lambda *given: given == EVEN),
-    whole_quotient=edge(lambda *given: quotient(*given) == 4),
-    largest_layer_elsewhere=edge(
-        lambda sizes, owner, *more: (
-            owner[sizes.index(max(sizes))] != limits(sizes, owner, *more)[0]
-        )
-    ),
-    nothing_to_compute=edge(lambda *given: given[-1] == 0),
+    nothing_to_compute=lambda case: given(case)[-1] == 0,
 )
 
 # Texts of the answer, for edits
@@ -90,6 +83,7 @@ ex.boundaries(
 BUSY, OF = "3 * alpha + beta * (16 + 2 * part)", "for part in parts"
 SUM, UP, WHICH = "sum(busy)", "math.ceil(", "busy.index(slowest), "
 WORKERS = "math.ceil((seconds + sum(busy)) / slowest)"
+RESULT = f"{WHICH}1 / slowest, workers"
 
 # Mistakes of its own
 
@@ -121,8 +115,8 @@ ex.slip("message a layer", {BUSY: layers, OF: numbered}).says("""
     Hint: How many messages does a server with ten layers send to a worker? All of its
     layers travel in one, so alpha is paid three times for each gradient and server.
 """)
-layers = each.format("(1 + 2 * max(1, owner.count(j)))")
-ex.slip("message a layer", {BUSY: layers, OF: numbered})
+at_least_one = each.format("(1 + 2 * max(1, owner.count(j)))")
+ex.slip("message a layer", {BUSY: at_least_one, OF: numbered})
 even = {"parts[j] += size": "parts = [sum(sizes) / servers] * servers"}
 ex.slip("equal parts", even).says("""
     It treats all servers as if they had equal parts.
@@ -134,18 +128,14 @@ ex.slip("rounding", {UP: "int("}).says("""
     Hint: What is the smallest whole number that is not below the quotient? `math.ceil`
     gives it, and leaves a whole number as it is; 1 added after rounding down does not.
 """)
-ex.slip("rounding", {UP: "float("})
-ex.slip("rounding", {UP: "1 + int("})
-ex.slip("rounding", {UP: "round("})
+for rounding in ("float(", "1 + int(", "round("):
+    ex.slip("rounding", {UP: rounding})
 
 # Answers to which the general sentences apply
 
-last = "servers - 1 - busy[::-1].index(slowest), "
-ex.wrong("wrong", {WHICH: last})
-ex.wrong("wrong", {f"{WHICH}1 / slowest, workers": WHICH.strip(", ")})
+ex.wrong("wrong", {WHICH: "servers - 1 - busy[::-1].index(slowest), "})
+ex.wrong("wrong", {RESULT: WHICH.strip(", ")})
 ex.wrong("wrong", {"1 / slowest": "slowest"})
 ex.wrong("wrong", {WHICH: "owner[sizes.index(max(sizes))], "})
-up = "next(k for k in range(1, 9**6) if k * slowest >= seconds + sum(busy))"
-ex.right({WORKERS: up})
-RESULT = f"{WHICH}1 / slowest, workers"
+ex.right({WORKERS: "-int(-(seconds + sum(busy)) // slowest)"})
 ex.right({f"return {RESULT}": f"return [{RESULT}]"})

@@ -9,7 +9,7 @@ from d2lpar.checks import requirements as rows
 from d2lpar.checks.equality import same
 from d2lpar.checks.exercise import Exercise
 from d2lpar.checks.judging import Case, Requirement, on_ranks, ranks
-from d2lpar.checks.signs import always, both, breaks, only
+from d2lpar.checks.signs import always, breaks, only
 from d2lpar.checks.solutions.chapter_10 import RANKS
 from d2lpar.checks.varying import mirror
 
@@ -21,19 +21,15 @@ PLANS = {  # rows of the micro-batches of rank r
 }
 
 
-def watched(fn, case, **options):
-    """Tried by `run`; a rank also tells how it leaves its arguments."""
-    return on_ranks(partial(call, fn), case, **options)
-
-
-def call(fn, w, micro_batches, count):
+def watched(fn, w, micro_batches, count):
     """What `fn` returns, and whether autograd knows of an argument afterwards."""
     value = fn(w, micro_batches, count)
     tensors = [x for x in (w, *micro_batches) if torch.is_tensor(x)]
     return value, any(x.requires_grad or x.grad is not None for x in tensors)
 
 
-ex = Exercise("10.2", outcome=lambda a, rank: a.values[rank][0], perform=watched)
+perform = lambda fn, case, **options: on_ranks(partial(watched, fn), case, **options)
+ex = Exercise("10.2", outcome=lambda a, rank: a.values[rank][0], perform=perform)
 
 
 @ex.cases
@@ -53,10 +49,8 @@ def cases(rng):
 
 
 counts = lambda case: [len(x[1]) for x in case.inputs]
+ex.boundaries("one rank", "two ranks", "no power of two")
 ex.boundaries(
-    "one rank",
-    "two ranks",
-    "no power of two",
     no_micro_batch=lambda case: 0 in counts(case),
     one_micro_batch=lambda case: 1 in counts(case),
     other_numbers=lambda case: len({*counts(case)} - {0}) > 1,
@@ -71,10 +65,9 @@ def changed(attempt):
     return sum(told or not same(x, y) for x, y, (_, told) in pairs)
 
 
-bytes_of = lambda case: [(case.n - 1) * case.facts["k"] * 8] * case.n
-BYTES = rows.bytes_sent(bytes_of, exactly=False)
 MESSAGES = rows.messages(lambda case: case.n * (case.n - 1), exactly=False)
-ex.require(BYTES, MESSAGES, Requirement(rows.UNTOUCHED, changed, lambda case: 0))
+ex.at_most(bytes=lambda case: [(case.n - 1) * case.facts["k"] * 8] * case.n)
+ex.require(MESSAGES, Requirement(rows.UNTOUCHED, changed, lambda case: 0))
 
 # Texts of the answer, for edits
 
@@ -84,15 +77,8 @@ REDUCE, RETURN = "dist.reduce_scatter_tensor(shard, w.grad)", "return shard"
 BACKWARD = "rows).backward()"
 
 # Mistakes of its own
-
-
-def calls(name, attempt):
-    """Calls per rank of native collectives that reduce, with this in their names."""
-    names = [x for x in rows.collectives(attempt.run) if "reduce" in x and name in x]
-    return len(names) / attempt.case.n
-
-
-each_one = lambda attempt: calls("", attempt) >= max(counts(attempt.case))
+reduced = lambda a: sum("reduce" in name for name in rows.collectives(a.run)) / a.case.n
+each_one = lambda attempt: reduced(attempt) >= max(counts(attempt.case))
 inside = {BACKWARD: f"{BACKWARD}\n        part = torch.empty_like(shard)"}
 inside[BACKWARD] += "; dist.reduce_scatter_tensor(part, v.grad); shard += part"
 inside |= {START: "n = dist.get_world_size()", ZERO: "shard = w.new_zeros(len(w) // n)"}
@@ -113,40 +99,29 @@ ex.mistake("absent", without, {ZERO: "w.grad = None"}).says("""
 leaves = "if not micro_batches: return w[: len(w) // dist.get_world_size()] * 0"
 ex.wrong("absent", {START: f"{leaves}\n    {START}"})
 means = "mean() / len(micro_batches) / dist.get_world_size()"
-ex.slip("mean of means", {SUM: means}).says("""
-    It takes the mean of the micro-batches' means, although they differ in size.
+ex.slip("means", {SUM: means}).says("""
+    It divides by the rows of a micro-batch or of one rank, although these differ.
     Hint: Which weight has a row of a small micro-batch then? Sum over rows, and divide
-    once by the number of all rows.
+    once by `rows`, the number of all rows on all ranks.
 """)
+ex.slip("means", {SUM: "sum() / sum(map(len, micro_batches))"})
 ex.slip("last only", {LOSS: f"w.grad.zero_(); {LOSS}"}).says("""
     Only the last micro-batch of each rank counts.
     Hint: What happens to the gradient of the micro-batch before? `backward` adds to
     what is there, so something must overwrite or reset it in each micro-batch.
 """)
-ex.slip("own rows", {SUM: "sum() / sum(map(len, micro_batches))"}).says("""
-    Each rank divides by the number of its own rows before the sum.
-    Hint: Over which rows is the mean taken? Over those of all ranks, and `rows` is
-    their number.
-""")
 dealt = "w.grad.view(-1, dist.get_world_size()).T.flatten()"
 ex.slip("order", {REDUCE: f"dist.reduce_scatter_tensor(shard, {dealt})"}).says("""
-    Rank r has elements r, r + n, r + 2n and so on of the gradient.
+    The elements of a shard are not side by side in the gradient, but n places apart.
     Hint: Write down the shards of a gradient of 6 elements on 2 ranks. The k elements
     of a shard lie side by side.
-""")
-whole = both(breaks(BYTES), lambda attempt: calls("all", attempt) >= 1)
-mine = "w.grad.view(dist.get_world_size(), -1)[dist.get_rank()]"
-everyone = {REDUCE: f"dist.all_reduce(w.grad); shard.copy_({mine})"}
-ex.mistake("all-reduce", whole, everyone).says("""
-    An all-reduce gives every rank the whole gradient, for twice the bytes.
-    Hint: Which part of the sum does a rank need? Only its own shard, and a
-    reduce-scatter gives it this shard for half of the bytes.
 """)
 
 # Answers to which the general sentences apply
 
+mine = "w.grad.view(dist.get_world_size(), -1)[dist.get_rank()]"
+ex.wrong("costly", {REDUCE: f"dist.all_reduce(w.grad); shard.copy_({mine})"})
 keeps = "w.requires_grad_()"
-ex.wrong("costly", {START: keeps})
 ex.wrong("costly", {START: keeps, RETURN: f"w.requires_grad_(False)\n    {RETURN}"})
 ex.wrong("costly", {LOOP: "while micro_batches:\n        x = micro_batches.pop()"})
 ex.wrong("costly", {LOOP: f"{LOOP}\n        x.requires_grad_()"})
@@ -162,13 +137,7 @@ ex.right({REDUCE: f"{messages}reduce(shard, [*w.grad.split(len(shard))])"})
 ex.variation(
     "b",
     varied="who holds what: rank r has shard n-1-r",
-    differs="Rank r returns shard r, as in the public exercise, but here it has to "
-    "return shard n-1-r.",
+    differs="Rank r returns shard r, but here it has to return shard n-1-r.",
     part=mirror,
     call=lambda case: case.text.replace("rank 0 has", f"rank {case.n - 1} has"),
-    says={
-        "order": "Rank r has elements n-1-r, 2n-1-r, 3n-1-r and so on of the gradient. "
-        "Hint: Write down the shards of a gradient of 6 elements on 2 ranks. The k "
-        "elements of a shard lie side by side."
-    },
 )

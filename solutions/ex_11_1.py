@@ -10,12 +10,20 @@ from d2lpar.checks.exercise import Exercise
 from d2lpar.checks.judging import Case
 from d2lpar.checks.signs import always, both, endless, only, wrong
 
+
+def agrees(came, wanted, case):
+    """Is it as good as what is wanted?  Several placements may be best."""
+    if wanted is None or not rises(came, case):
+        return came is wanted
+    return close(*(slowest(ends, case.inputs[0]) for ends in (came, wanted)))
+
+
+ex = Exercise("11.1", agrees=agrees, processes=())
 cost = answers.of("11.1").reference("cost_reference")
 # GPUs, layers, how much room the GPUs have together (in parts of what is needed)
-SIZES = ((1, 1, 2.0), (1, 3, 2.0), (1, 3, 0.9), (2, 5, 2.0), (3, 7, 3.0), (4, 9, 4.0))
-SIZES += ((4, 9, 1.6), (4, 9, 1.4), (3, 2, 4.0), (5, 9, 8.0), (6, 12, 1.7))
-SIZES += ((4, 9, 0.9), (4, 9, 3.0), (4, 11, 5.0), (5, 12, 3.0), (4, 9, 6.0))
-SIZES += ((8, 40, 2.0),)
+SIZES = [(1, 1, 2.0), (1, 3, 2.0), (1, 3, 0.9), (2, 5, 2.0), (3, 7, 3.0), (4, 9, 4.0)]
+SIZES += [(4, 9, 1.6), (4, 9, 1.4), (3, 2, 4.0), (5, 9, 8.0), (6, 12, 1.7), (4, 9, 0.9)]
+SIZES += [(4, 9, 3.0), (4, 11, 5.0), (5, 12, 3.0), (4, 9, 6.0), (8, 40, 2.0)]
 FULL = [7, 8, 3, 6, 2, 1, 3], [1] * 7, [2, 1, 2, 3, 2, 3, 2], [2, 4, 2, 4], [3] * 4
 LAST = [4] * 4, [1] * 4, [1, 1, 1, 20], [1, 1], [4, 4]
 ONE = [1.0], [2.0], [100.0], [4.0, 1.0], [2.0, 2.0]  # the second GPU stays empty
@@ -24,6 +32,7 @@ LATER = [2, 1, 9], [1] * 3, [1, 4, 50], [1, 1, 0.5], [2, 3, 3]
 FREE = [3, 1, 4, 1], [1] * 4, [9, 9, 9, 9], [0.1, 2, 1], [0, 4, 4]
 
 
+@ex.cases
 def cases(rng):
     """GPUs of many speeds: too little room, enough, and just enough; many layers."""
     for p, L, share in SIZES:
@@ -71,13 +80,6 @@ def slowest(ends, given):
     return max(cost(*part, r, *given) for r, part in enumerate(pairwise(ends)))
 
 
-def agrees(came, wanted, case):
-    """Is it as good as what is wanted?  Several placements may be best."""
-    if wanted is None or not rises(came, case):
-        return came is wanted
-    return close(*(slowest(ends, case.inputs[0]) for ends in (came, wanted)))
-
-
 def rises(came, case):
     """It is p + 1 numbers from 0 to L which never fall."""
     L, p = len(case.inputs[0][0]), len(case.inputs[0][3])
@@ -89,11 +91,10 @@ def rises(came, case):
     return fine and (ends[0], ends[-1]) == (0, L)
 
 
-ex = Exercise("11.1", agrees=agrees, processes=())
-ex.cases(cases)
 parts = lambda case: [b - a for a, b in pairwise(case.expected[0] or [])]
 gpus = lambda case: len(case.inputs[0][3])
 layers = lambda case: len(case.inputs[0][0])
+impossible = lambda case: case.expected == [None]
 ex.boundaries(
     one_gpu=lambda case: gpus(case) == 1 < layers(case),
     two_gpus=lambda case: gpus(case) == 2,
@@ -101,8 +102,8 @@ ex.boundaries(
     more_gpus_than_layers=lambda case: gpus(case) > layers(case),
     first_gpu_stays_empty=lambda case: parts(case)[:1] == [0],
     last_gpu_stays_empty=lambda case: parts(case)[-1:] == [0],
-    nothing_fits=lambda case: case.expected == [None],
-    nothing_fits_on_one_gpu=lambda case: gpus(case) == 1 and case.expected == [None],
+    nothing_fits=impossible,
+    nothing_fits_on_one_gpu=lambda case: gpus(case) == 1 and impossible(case),
     free_messages=lambda case: case.inputs[0][5] == 0,
     too_many_to_try=lambda case: layers(case) == 40,
 )
@@ -114,15 +115,14 @@ INTO, OUT = "moved[a - 1] * (a > 0) + ", " + moved[b - 1] * (b < L)"
 
 # Mistakes of its own
 
-GIVEN = "seconds, held, moved, speed, room, beta"
-ways = {START: f"return place_reference({GIVEN})\n    {START}"}
+given = "seconds, held, moved, speed, room, beta"
+ways = {START: f"return place_reference({given})\n    {START}"}
 ex.mistake("every way", endless, ways).says("""
     It does not come to an end with 40 layers on eight GPUs.
     Hint: There are 62 million placements. The best placement of the layers before a cut
     does not depend on the layers after it, so keep only this one.
 """)
-nothing = only(lambda case: case.expected == [None])
-ex.mistake("impossible", nothing, {"else None": "else []"}).says("""
+ex.mistake("impossible", only(impossible), {"else None": "else []"}).says("""
     In this case no placement fits, and the answer should be None.
     Hint: What does the best of these placements cost? If even that is infinite, return
     None.
@@ -133,12 +133,6 @@ ex.slip("empty", {"return 0.0": "return math.inf"}).says("""
     Hint: A slow GPU may cost more in messages than it helps, and an empty GPU costs
     nothing.
 """)
-ex.slip("one end", {OUT: ""}).says("""
-    It counts only what enters a GPU, or only what leaves it.
-    Hint: Both ends of a message are busy with it, so a GPU pays for what enters and for
-    what leaves.
-""")
-ex.slip("one end", {INTO: ""})
 ex.slip("sum", {"max(value, cost(a, b, r))": "value + cost(a, b, r)"}).says("""
     It minimizes the sum over all GPUs instead of the time of the slowest.
     Hint: The slowest GPU sets the pace, so compare placements by their largest cost.
@@ -159,10 +153,12 @@ ex.mistake("room", both(wrong, always(too_full, wrong)), {FITS: "False"}).says("
 """)
 ex.mistake("not best", both(wrong, fits), {" / speed[r]": ""}).says("""
     It returns a placement, but there is a faster one.
-    Hint: Compare the costs of your parts with those of `cost_reference`, also where a
-    part is empty, is at an end, or just fits. For each number of layers, keep the best
-    placement on the GPUs so far.
+    Hint: Compare the costs of your parts with those of `cost_reference`. Both what
+    enters and what leaves a GPU counts, and a part may be empty, at an end, or just
+    fit. For each number of layers, keep the best placement on the GPUs so far.
 """)
+ex.wrong("not best", {INTO: ""})
+ex.wrong("not best", {OUT: ""})
 ex.wrong("not best", {FITS: "sum(held[a:b]) >= room[r]"})
 ex.wrong("not best", {"if a == b:": "if False:"})
 ex.wrong("not best", {"(a > 0)": "(a >= 0)"})

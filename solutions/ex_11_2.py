@@ -7,25 +7,19 @@ import torch
 from torch import nn
 
 from d2lpar.checks import requirements as rows
+from d2lpar.checks.backward import drawn
 from d2lpar.checks.exercise import Exercise
 from d2lpar.checks.judging import Case, Requirement
-from d2lpar.checks.signs import both, hangs, only, raises, says
+from d2lpar.checks.signs import both, only, raises, says
 from d2lpar.checks.varying import mirror
 
 LR = 0.3
 # features into each part and out of the last, rows of the batches, frozen ranks
-WORLDS = (
-    ((3, 2), (4, 4), ()),
-    ((3, 5, 2), (4,), ()),
-    ((2, 3, 2), (), ()),
-    ((2, 3, 2), (3, 5, 1), ()),
-    ((4, 1, 3, 2), (5, 2), ()),
-    ((3, 4, 2, 2), (3, 3, 3), (0,)),
-    ((2, 3, 4, 2), (2, 6), (1,)),
-    ((3, 2, 4, 2), (2, 3), (0, 1)),
-    ((2, 4, 3, 5, 2), (3, 1, 4), ()),
-    ((3, 2, 4, 3, 2), (4, 1, 3), (0, 2)),
-)
+WORLDS = [((3, 2), (4, 4), ()), ((3, 5, 2), (4,), ()), ((2, 3, 2), (), ())]
+WORLDS += [((2, 3, 2), (3, 5, 1), ()), ((4, 1, 3, 2), (5, 2), ())]
+WORLDS += [((3, 4, 2, 2), (3, 3, 3), (0,)), ((2, 3, 4, 2), (2, 6), (1,))]
+WORLDS += [((3, 2, 4, 2), (2, 3), (0, 1)), ((2, 4, 3, 5, 2), (3, 1, 4), ())]
+WORLDS += [((3, 2, 4, 3, 2), (4, 1, 3), (0, 2))]
 
 ex = Exercise("11.2")
 
@@ -35,8 +29,7 @@ def cases(rng, reference):
     """Parts of several widths, batches of several sizes, with frozen ranks."""
     for widths, batches, frozen in WORLDS:
         n, seed = len(widths) - 1, int(rng.integers(1, 10**6))
-        xs = [torch.from_numpy(rng.normal(size=(N, widths[0]))) for N in batches]
-        ys = [torch.from_numpy(rng.normal(size=(N, widths[-1]))) for N in batches]
+        xs, ys = (drawn(rng, *[(N, widths[end]) for N in batches]) for end in (0, -1))
         none, parts = [[x[:, :0] for x in xs]] * (n - 1), parts_of(widths, frozen, seed)
         given = zip(parts, [xs, *none], [*none, ys], strict=True)
         inputs = [(part, list(widths), *data, LR) for part, *data in given]
@@ -60,22 +53,14 @@ def parts_of(widths, frozen, seed):
     return parts
 
 
-fact = lambda name: lambda case: case.facts[name]
-frozen, given = fact("cold"), fact("rows")
-ex.require(
-    Requirement(
-        "bytes of all ranks",
-        lambda a: sum(a.run.bytes_sent),
-        lambda case: 16 * sum(case.inputs[0][1][1:-1]) * sum(given(case)),
-        exactly=False,
-    )
-)
+frozen, given = lambda case: case.facts["cold"], lambda case: case.facts["rows"]
+total = lambda attempt: sum(attempt.run.bytes_sent)
+moved = lambda case: 16 * sum(case.inputs[0][1][1:-1]) * sum(given(case))
+ex.require(Requirement("bytes of all ranks", total, moved, exactly=False))
 ex.at_most(messages=lambda case: 2 * (case.n - 1) * len(given(case)))
 ex.require(rows.from_messages())
+ex.boundaries("one rank", "two ranks", "no power of two")
 ex.boundaries(
-    "one rank",
-    "two ranks",
-    "no power of two",
     no_step=lambda case: not given(case),
     one_row=lambda case: 1 in given(case),
     first_is_frozen=lambda case: frozen(case) == (0,),
@@ -87,12 +72,8 @@ ex.boundaries(
 # Texts of the answer, for edits
 
 PLACE, LEAF, ASK = "r, last =", "x.requires_grad_()", "if out.requires_grad:"
-GRADIENT, BACK, UP = (
-    "dist.recv(gradient, r + 1)",
-    "out.backward(gradient)",
-    "dist.send(x.grad, r - 1)",
-)
-STEP = "        sgd(part, lr)"
+GRADIENT, UP = "dist.recv(gradient, r + 1)", "dist.send(x.grad, r - 1)"
+BACK, STEP = "out.backward(gradient)", "        sgd(part, lr)"
 
 # Mistakes of its own
 
@@ -110,13 +91,6 @@ ex.mistake("frozen", only(frozen), {ASK: "if True:"}).says("""
 learns = "any(p.requires_grad for p in part.parameters())"
 zeros = UP.replace("x.grad", "torch.zeros_like(x) if x.grad is None else x.grad")
 ex.wrong("frozen", {LEAF: f"x.requires_grad_({learns})", UP: zeros})
-ex.mistake("hangs", hangs, {GRADIENT: "gradient.fill_(1)"}).says("""
-    Ranks wait for each other, because a send has no receive, or comes out of turn.
-    Hint: Which line of which rank receives each message? First the activations go from
-    part to part, and then the gradients come back. The rank with the targets begins the
-    way back.
-""")
-ex.wrong("hangs", {f"{GRADIENT}\n": f"{GRADIENT}\n            {GRADIENT}\n"})
 none = both(raises(TypeError, AttributeError), says("None"), lambda a: a.error.rank > 0)
 ex.mistake("no leaf", none, {LEAF: "pass", ASK: "if r == 0:"}).says("""
     The tensor that a rank received gets no gradient in its backward pass.
@@ -138,14 +112,15 @@ ex.slip("ones", {BACK: "out.sum().backward()"}).says("""
 
 # Answers to which the general sentences apply
 
+ex.wrong("hangs", {GRADIENT: "gradient.fill_(1)"})
+ex.wrong("hangs", {f"{GRADIENT}\n": f"{GRADIENT}\n            {GRADIENT}\n"})
 kept = "        for p in part.parameters():\n            p.data -= lr * p.grad"
 ex.wrong("wrong", {STEP: kept.replace("p.grad", "(0 if p.grad is None else p.grad)")})
 ex.wrong("wrong", {BACK: "out.backward(gradient / len(x))"})
 ex.wrong("wrong", {"return list(part.parameters())": "return part"})
 ex.wrong("raises", {UP: "dist.send(x.gradient, r - 1)"})
-note = "dist.{0}(torch.ones(1), r {1}); dist.{0}("
-more = {"dist.recv(x,": note.format("recv", "- 1") + "x,"}
-more["dist.send(out"] = note.format("send", "+ 1") + "out"
+more = {"dist.recv(x,": "dist.recv(torch.ones(1), r - 1); dist.recv(x,"}
+more["dist.send(out"] = "dist.send(torch.ones(1), r + 1); dist.send(out"
 ex.wrong("costly", more)
 ex.right({BACK: "torch.autograd.backward([out], [gradient])"})
 ex.right({"if r > 0:\n            dist.send": "if r:\n            dist.send"})
@@ -157,7 +132,5 @@ ex.variation(
     differs="It sends towards the last rank, but here that rank has the first part.",
     part=mirror,
     call=lambda case: case.text.replace(f"ranks {[*frozen(case)]}", mirrored(case)),
-    says={
-        "only the last": "Every rank but rank 0 still has the weights it started with."
-    },
+    says={"only the last": "Every rank but rank 0 has the weights it started with."},
 )

@@ -8,7 +8,6 @@ import torch.distributed as dist
 from d2lpar.checks.backward import NO_WAY_BACK, agrees, by_name, drawn, forth_and_back
 from d2lpar.checks.exercise import Exercise
 from d2lpar.checks.judging import Case, on_ranks
-from d2lpar.checks.signs import both
 
 # Edge of the grid, then of the matrices: N, D, O
 SIZES = ((1, 4, 3, 5), (1, 1, 1, 1), (2, 4, 6, 10), (2, 2, 12, 4), (2, 8, 2, 6))
@@ -28,14 +27,9 @@ def on_grid(fn, x, w, dy):
     return forth_and_back(fn, (x, w), (row, column), dy)
 
 
-ex = Exercise(
-    "12.1",
-    reference="grid_reference",
-    agrees=agrees,
-    perform=perform,
-    shows=by_name("y", "x.grad", "w.grad"),
-    processes=(4,),
-)
+form = {"agrees": agrees, "perform": perform, "processes": (4,)}
+form["shows"] = by_name("y", "x.grad", "w.grad")
+ex = Exercise("12.1", "grid_reference", **form)
 
 
 @ex.cases
@@ -78,6 +72,8 @@ ex.at_most(bytes=allowed)
 
 X, W = "Gather.apply(x, 1, row)", "Gather.apply(w, 0, column)"
 JOIN = "d2lpar.tensor_parallel.Join"
+BACK = "d2lpar.allreduce.ring_allreduce(dy, ctx.group); "
+BACK += "mine = dy.chunk(n, ctx.dim)[dist.get_rank(ctx.group)]"
 RETURN, SCATTER = f"return {X} @ {W}", "reduce_scatter(mine, parts, ctx.group)"
 GATHERED, MINE = "ring_all_gather(parts, group)", "return mine, None"
 
@@ -100,50 +96,36 @@ ex.slip("groups", swapped, about=y_alone).says("""
 """)
 for text in swapped:
     ex.slip("groups", {text: swapped[text]})
-
-ex.slip("own gradient", {X: X.replace("Gather", JOIN), W: W.replace("Gather", JOIN)})
-ex.slip("own gradient", {X: X.replace("Gather", JOIN)})
-ex.slip("own gradient", {W: W.replace("Gather", JOIN)}).says("""
-    y is right, but dx, dw or both come from this rank's own y alone.
-    Hint: Who else used this block? All ranks of a row used a block of x, and each of
-    them has a term of its gradient. `Join` drops the terms of the others, but a
-    reduce-scatter adds them up.
-""")
-
+for texts in (X, W), (X,), (W,):
+    joined = {text: text.replace("Gather", JOIN) for text in texts}
+    ex.slip("own gradient", joined).says("""
+        y is right, but dx, dw or both come from this rank's own y alone.
+        Hint: Who else used this block? All ranks of a row used a block of x, and each
+        of them has a term of its gradient. `Join` drops the terms of the others, but a
+        reduce-scatter adds them up.
+    """)
 KEEPS = f"y, dy = {X} @ {W}, []; y.register_hook(dy.append)"
 FOR_X = "Gather.apply(dy[0], 1, row) @ Gather.apply(w, 1, column).T"
 FOR_W = "Gather.apply(x, 0, row).T @ Gather.apply(dy[0], 0, column)"
 HOOKS = f"x.register_hook(lambda _: {FOR_X})", f"w.register_hook(lambda _: {FOR_W})"
 for hooks in ("; ".join(HOOKS), *HOOKS):
-    ex.slip("transposed", {RETURN: f"{KEEPS}; {hooks}; return y"})
-ex.known[-1].says("""
-    The sum for a gradient is taken over the blocks that the forward pass multiplied,
-    which are the wrong ones.
-    Hint: By which blocks of w is block (i, j) of x multiplied? By the blocks w[j][k] of
-    row j, and not by the w[k][j] of the rank's own column.
-""")
-
+    ex.slip("transposed", {RETURN: f"{KEEPS}; {hooks}; return y"}).says("""
+        The sum for a gradient is taken over the blocks that the forward pass
+        multiplied, which are the wrong ones.
+        Hint: By which blocks of w is block (i, j) of x multiplied? By the blocks
+        w[j][k] of row j, and not by the w[k][j] of the rank's own column.
+    """)
 ex.slip("mean", {MINE: "return mine / n, None"}).says("""
     It averages the gradients over the row or column instead of adding them.
     Hint: How often is one block of x used? Its gradient is the sum of q terms.
-""")
-
-BACK = "d2lpar.allreduce.ring_allreduce(dy, ctx.group); "
-BACK += "mine = dy.chunk(n, ctx.dim)[dist.get_rank(ctx.group)]"
-half_more = lambda a: max(a.run.bytes_sent) <= 1.5 * allowed(a.case)
-reduced = {SCATTER: f"dy = dy.contiguous(); {BACK}"}
-ex.mistake("all-reduce back", both(ex.costs("bytes"), half_more), reduced).says("""
-    It is right, but sends half as much again as is needed.
-    Hint: What of a sum does each rank need on the way back? The part for its own block
-    only, which a reduce-scatter gives it. And keep the blocks that came forward.
 """)
 
 # Answers to which the general sentences apply
 
 ex.wrong("pattern", {RETURN: "return x @ w"})
 ex.wrong("wrong", {RETURN: f"return [{X} @ {W}]"})
-whole = "Gather.apply({}, 0, column).chunk({}, {})[dist.get_rank({})]"
-around = [X, "dist.get_world_size(row)", 0, "column"]
-ex.wrong("costly", {X: whole.format(*around)})
+rows = f"Gather.apply({X}, 0, column).chunk(dist.get_world_size(row))"
+ex.wrong("costly", {SCATTER: f"dy = dy.contiguous(); {BACK}"})
+ex.wrong("costly", {X: f"{rows}[dist.get_rank(column)]"})
 ex.right({GATHERED: "dist.all_gather(parts, parts[r], group=group)"})
 ex.right({SCATTER: "dist.reduce_scatter(mine, parts, group=ctx.group)"})

@@ -12,14 +12,9 @@ from d2lpar.checks.signs import always, both, breaks, right
 from d2lpar.checks.solutions import chapter_12 as split
 from d2lpar.sim.cluster import find_gpu
 
-NAMES = "y", "x.grad", "weights.grad", "down.grad", "bias.grad"
-ex = Exercise(
-    "12.2",
-    reference="gated_reference",
-    agrees=agrees,
-    perform=both_ways,
-    shows=by_name(*NAMES),
-)
+shows = by_name("y", "x.grad", "weights.grad", "down.grad", "bias.grad")
+form = {"agrees": agrees, "perform": both_ways, "shows": shows}
+ex = Exercise("12.2", "gated_reference", **form)
 # Ranks, rows of x, D, H
 SIZES = ((1, (3,), 4, 5), (2, (4,), 6, 4), (2, (2, 4), 6, 8), (3, (4,), 6, 9))
 SIZES += ((3, (1,), 5, 3), (4, (1,), 3, 8), (4, (4,), 8, 12), (4, (2, 4), 8, 4))
@@ -41,8 +36,7 @@ def cases(rng, reference):
         share = 18 * (x.numel() // D) * D * (H // n)
         facts = {"S": x.numel(), "share": share, "own": H // n}
         text = f"{ranks(n)}, x {list(x.shape)}, {H} hidden features"
-        inputs = [(leaves, (), dy)] * n
-        yield Case(n, text, inputs, expected, facts, COUNTED)
+        yield Case(n, text, [(leaves, (), dy)] * n, expected, facts, COUNTED)
 
 
 def parts(grad, n, dim):
@@ -63,15 +57,14 @@ SHARE = Requirement(
     least=lambda case: case.facts["share"],
 )
 ex.require(SHARE, split.ONE_EACH_WAY)
+dy = lambda case: case.inputs[0][2]
 ex.boundaries(
-    "one rank",
-    "two ranks",
-    "no power of two",
-    "does not divide",
-    "empty share",
-    one_row=lambda case: case.inputs[0][2].numel() == case.inputs[0][2].shape[-1],
+    "one rank", "two ranks", "no power of two", "does not divide", "empty share"
+)
+ex.boundaries(
+    one_row=lambda case: dy(case).numel() == dy(case).shape[-1],
     one_feature_of_a_rank=lambda case: case.n > 1 and case.facts["own"] == 1,
-    tokens=lambda case: case.inputs[0][2].dim() == 3,
+    tokens=lambda case: dy(case).dim() == 3,
 )
 
 # Texts of the answer, for edits
@@ -108,7 +101,6 @@ ex.slip("partial dx", {ENTERS: "pass"}).says("""
     Hint: Who uses x? All n ranks do, so its gradient is the sum of n terms. `Enter`
     adds them up in the backward pass.
 """)
-
 whole = {HALVES: "weights.chunk(2)", PRODUCT: f"own_part(hidden, -1) @ {OWN_DOWN}"}
 share = lambda attempt: not SHARE.holds(attempt)
 ex.mistake("share", both(right, share), whole).says("""
@@ -118,7 +110,6 @@ ex.mistake("share", both(right, share), whole).says("""
     them before you multiply, since it needs its own features only.
 """)
 ex.wrong("share", {UP: "(x[..., None, :] * up).sum(-1)"})
-
 twice = {ENTERS: "pass", GATE: "Enter.apply(x) @ gate.T", UP: "Enter.apply(x) @ up.T"}
 three = lambda attempt: 2.6 <= split.all_reduces(attempt) <= 3  # chunks differ
 ex.mistake("enters twice", always(three, breaks(split.ONE_EACH_WAY)), twice).says("""

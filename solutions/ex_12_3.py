@@ -2,29 +2,20 @@
 
 import torch
 
-from d2lpar.checks import requirements as rows
 from d2lpar.checks.exercise import Exercise
 from d2lpar.checks.judging import Case, ranks
-from d2lpar.checks.signs import both, breaks
 from d2lpar.checks.varying import mirror
 
 ex = Exercise("12.3", reference="likely_reference")
 FLOAT, LONG, SHORT = torch.float32, torch.float64, torch.bfloat16
-SIZES = (  # ranks, rows, words of a rank, what is odd about the scores, their dtype
-    (1, 3, 7, "", FLOAT),
-    (4, 0, 6, "no row", FLOAT),
-    (2, 4, 5, "", FLOAT),
-    (3, 5, 4, "equal scores", FLOAT),
-    (4, 3, 1, "", LONG),
-    (3, 6, 50, "some words impossible", FLOAT),
-    (3, 4, 5, "impossible or very low", FLOAT),
-    (2, 4, 5, "impossible or very low", SHORT),
-    (4, 4, 1, "impossible or very low", LONG),
-    (4, 8, 400, "", SHORT),
-    (4, 32, 2500, "all negative", LONG),
-    (2, 16, 3000, "equal scores", FLOAT),
-    (5, 16, 2000, "all negative", LONG),
-)
+LOW, NEGATIVE, EQUAL = "impossible or very low", "all negative", "equal scores"
+# Ranks, rows, words of a rank, what is odd about the scores, their dtype
+SIZES = [(1, 3, 7, "", FLOAT), (4, 0, 6, "no row", FLOAT), (2, 4, 5, "", FLOAT)]
+SIZES += [(3, 5, 4, EQUAL, FLOAT), (4, 3, 1, "", LONG)]
+SIZES += [(3, 6, 50, "some words impossible", FLOAT), (3, 4, 5, LOW, FLOAT)]
+SIZES += [(2, 4, 5, LOW, SHORT), (4, 4, 1, LOW, LONG), (4, 8, 400, "", SHORT)]
+SIZES += [(4, 32, 2500, NEGATIVE, LONG), (2, 16, 3000, EQUAL, FLOAT)]
+SIZES += [(5, 16, 2000, NEGATIVE, LONG)]
 NEAR = [1.0, 0.0, 1 + 1e-12, 0.5], [1e299, 1e300, 0.0, 1e301]  # alike in float32
 
 
@@ -34,13 +25,13 @@ def cases(rng, reference):
     yield case_of(reference, 2, torch.tensor(NEAR, dtype=LONG), "nearly equal scores")
     for n, N, width, kind, dtype in SIZES:
         scores = torch.from_numpy(rng.normal(size=(N, n * width)))
-        if kind == "equal scores":
+        if kind == EQUAL:
             scores = (2 * scores).round()
-        if kind == "all negative":
+        if kind == NEGATIVE:
             scores = -scores.abs() - 1
         if kind == "some words impossible":
             scores[:, : 2 * width] = -torch.inf
-        if kind == "impossible or very low":
+        if kind == LOW:
             lowest = torch.tensor([-1e30, torch.finfo(dtype).min]).to(LONG)
             scores[:] = lowest.repeat(N)[:N, None]
             scores[:, :-1] = -torch.inf
@@ -54,18 +45,15 @@ def case_of(reference, n, scores, kind):
     parts = [part.contiguous() for part in scores.chunk(n, 1)]
     text = f"{ranks(n)}, {N} rows, {words // n} words each, {dtype}"
     text = f"{text}, {kind}" if kind else text
-    found = [reference(parts).long()] * n
-    inputs = [(part,) for part in parts]
+    inputs, found = [(part,) for part in parts], [reference(parts).long()] * n
     return Case(n, text, inputs, found, traced=(n, words) == (4, 10_000))
 
 
 given = lambda case: torch.cat([scores for (scores,) in case.inputs], 1)
 count = lambda case: len(case.inputs[0][0])
 highest = lambda case: given(case).amax(1, keepdim=True)
+ex.boundaries("one rank", "two ranks", "no power of two")
 ex.boundaries(
-    "one rank",
-    "two ranks",
-    "no power of two",
     no_row=lambda case: count(case) == 0,
     one_word_of_a_rank=lambda case: given(case).shape[1] == case.n > 1,
     equal=lambda case: ((given(case) == highest(case)).sum(1) > 1).any(),
@@ -76,10 +64,11 @@ ex.boundaries(
     lowest=lambda case: (highest(case) == torch.finfo(given(case).dtype).min).any(),
     no_float32=lambda case: (given(case).double() == 1e300).any(),
 )
-BYTES = rows.bytes_sent(lambda case: 16 * count(case) * (case.n - 1), exactly=False)
 # where lists count, two rows of scores may be there as lists
-MEMORY = rows.extra_memory(lambda case: 200 * count(case) + 2048 + 5 * case.noise)
-ex.require(BYTES, MEMORY)
+ex.at_most(
+    bytes=lambda case: 16 * count(case) * (case.n - 1),
+    memory=lambda case: 200 * count(case) + 2048 + 5 * case.noise,
+)
 
 # Texts of the answer, for edits
 
@@ -112,28 +101,18 @@ ex.slip("rounded", {BEST: BEST.replace("scores", "scores.float()")})
 later = f"n - 1 - best.flip(0).{CHOICE[5:]}"
 ex.slip("ties", {CHOICE: later}, somewhere=True).says("""
     Of equal scores it does not always take the word with the smallest number.
-    Hint: Which of the ranks wins where two have the same score? If you compare rank by
-    rank, `>=` lets a later rank win a tie, but `>` does not.
+    Hint: Which of the ranks wins where two have the same score? It should be the one
+    with the smaller numbers of words, in whichever order you compare them.
 """)
 last_place = "best, place = scores.flip(1).max(1); place = scores.shape[1] - 1 - place"
 ex.slip("ties", {BEST: last_place, CHOICE: later})
 ex.slip("ties", {BEST: last_place})
-joined = f"return d2lpar.tensor_parallel.Join.apply(scores, 1).argmax(1)\n    {START}"
-all_right = lambda attempt: all(each.right for each in attempt.attempts)
-ex.mistake("joined", both(breaks(BYTES), all_right), {START: joined}).says("""
-    It is right, but a rank sends more than two numbers per row to each other rank.
-    Hint: What must the others know of a rank's scores? Its best one and the place of
-    this are all that they need.
-""")
-copied = {BEST: BEST.replace("scores", "scores.clone()")}
-ex.mistake("memory", both(breaks(MEMORY), all_right), copied).says("""
-    It is right, but a rank allocates more than a few numbers for each row.
-    Hint: Which line makes a tensor with as many elements as `scores`? `max` and
-    `argmax` need no copy, but comparing all scores with a number makes one.
-""")
 
 # Answers to which the general sentences apply
 
+joined = f"return d2lpar.tensor_parallel.Join.apply(scores, 1).argmax(1)\n    {START}"
+ex.wrong("costly", {START: joined})
+ex.wrong("costly", {BEST: BEST.replace("scores", "scores.clone()")})
 low = f"torch.stack([best.double().clamp(min=-1e30), {NUMBERS[28:]}"
 ex.wrong("wrong", {NUMBERS: low})
 ex.wrong("wrong", {LAST: ""})
@@ -147,13 +126,7 @@ ex.right({CHOICE: "best.double().max(0, keepdim=True).indices"})
 ex.variation(
     "b",
     varied="who holds what: the first words are on the last rank",
-    differs="It assumes that rank 0 has the first words, but here the last rank has "
-    "them.",
+    differs="It assumes that rank 0 has the first words, not the last rank.",
     part=mirror,
-    says={
-        "ties": "Of equal scores it does not always take the word with the smallest "
-        "number. Hint: Which of the ranks wins where two have the same score? Here the "
-        "smaller numbers are on the higher ranks."
-    },
     reads={"r V/n": "(n-1-r) V/n"},
 )

@@ -10,14 +10,9 @@ from d2lpar.checks.judging import Case, ranks
 from d2lpar.checks.signs import both, only, wrong
 from d2lpar.checks.solutions import chapter_12 as split
 
-NAMES = "y", "x.grad", "up.grad", "down.grad", "bias.grad"
-ex = Exercise(
-    "12.4",
-    reference="dropped_reference",
-    agrees=agrees,
-    perform=both_ways,
-    shows=by_name(*NAMES),
-)
+shows = by_name("y", "x.grad", "up.grad", "down.grad", "bias.grad")
+form = {"agrees": agrees, "perform": both_ways, "shows": shows}
+ex = Exercise("12.4", "dropped_reference", **form)
 # Ranks, N, D, H, p, and of how many values the random numbers are
 SIZES = ((1, 4, 3, 4, 0.25, 4), (2, 4, 3, 4, 0.5, 4), (1, 5, 4, 6, 0.5, None))
 SIZES += ((2, 6, 4, 8, 0.0, 4), (2, 8, 6, 12, 0.5, None), (3, 8, 6, 12, 0.25, None))
@@ -40,8 +35,7 @@ def cases(rng, reference):
         expected = [(y, list(own)) for own in cut(*grads)]
         text = f"{ranks(n)}, x {N} x {D}, {H} hidden features, p = {p:g}"
         facts = {"S": N * D, "H": H, "p": p, "steps": steps}
-        options = {"cluster": split.FREE_START}
-        yield Case(n, text, inputs, expected, facts, options)
+        yield Case(n, text, inputs, expected, facts, {"cluster": split.FREE_START})
 
 
 def uniform(seed, steps, k, shape):
@@ -52,11 +46,9 @@ def uniform(seed, steps, k, shape):
 
 
 ex.boundaries(
-    "one rank",
-    "two ranks",
-    "no power of two",
-    "does not divide",
-    "empty share",
+    "one rank", "two ranks", "no power of two", "does not divide", "empty share"
+)
+ex.boundaries(
     one_row=lambda case: len(case.inputs[0][2]) == 1,
     one_feature_of_a_rank=lambda case: case.n == case.facts["H"],
     nothing_dropped=lambda case: case.facts["p"] == 0,
@@ -102,13 +94,13 @@ ex.mistake("at p", at_p, {f"{LAST} >=": f"{LAST} >"}).says("""
 ex.wrong("at p", {MIDDLE: "1) > p)", f"{LAST} >=": f"{LAST} >"})
 
 
-def ranks_differ(attempt):
+def zeros_differ(attempt):
     """The places of y that are zero are not the same on all ranks."""
     zeros = [y == 0 for y, _ in attempt.came]
     return not all(torch.equal(each, zeros[0]) for each in zeros)
 
 
-ex.mistake("ranks differ", both(wrong, ranks_differ), {LAST: given[LAST]}).says("""
+ex.mistake("ranks differ", both(wrong, zeros_differ), {LAST: given[LAST]}).says("""
     At the end, the ranks drop different numbers of y.
     Hint: Which ranks have which numbers of y there? All of them have all of y, so all
     must drop the same numbers.
@@ -121,13 +113,13 @@ ex.slip("not scaled", {SCALES: "  # its", SCALES_END: "  # alike"}).says("""
 """)
 ex.slip("not scaled", {SCALES: "  # its"})
 ex.slip("not scaled", {SCALES_END: "  # alike"})
-ex.slip("not scaled", {SCALES_END: " * (1 - p)  # alike"})
-ex.slip("not scaled", {SCALES: " * (1 - p)  # its", SCALES_END: " * (1 - p)  # alike"})
+times = {SCALES_END: " * (1 - p)  # alike"}
+for edits in times, times | {SCALES: " * (1 - p)  # its"}:
+    ex.slip("not scaled", edits)
 
 # Answers to which the general sentences apply
 
-no_grad = {"h = F.gelu": "torch.set_grad_enabled(False); h = F.gelu"}
-ex.wrong("raises", no_grad)
+ex.wrong("raises", {"h = F.gelu": "torch.set_grad_enabled(False); h = F.gelu"})
 ex.wrong("pattern", {SUM: "h @ down.T + bias"})
 ex.wrong("pattern", {SUM: "Add.apply(h @ down.T + bias / dist.get_world_size())"})
 ex.wrong("wrong", {OWN: "draw(7 + dist.get_rank(), h.shape)"})

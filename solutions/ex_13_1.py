@@ -97,11 +97,7 @@ def cases(rng):
         yield Case(1, text, [(p, m, limit)], [True])
 
 
-def sized(condition):
-    """A question to a case: does this hold of (p, m, limit)?"""
-    return lambda case: condition(*case.inputs[0])
-
-
+sized = lambda condition: lambda case: condition(*case.inputs[0])
 ex.boundaries(
     one_rank=sized(lambda p, m, limit: p == 1),
     two_ranks=sized(lambda p, m, limit: p == 2),
@@ -127,26 +123,11 @@ ex.require(HELD, LOST)
 
 AHEAD, LATE = "min(m, 2 * (p - 1 - r), p - 1 - r + limit - p)", "limit - 1 - ahead"
 WHEN, ALL_F, START = "i - done >= late or", "ahead + i >= m - 1", "rows = []"
-
-
-def chapters(name):
-    """Edits: a schedule of the chapter."""
-    return {START: f"return str(make({name!r}, p, m))"}
-
+chapters = lambda name: {START: f"return str(make({name!r}, p, m))"}
 
 # Mistakes of its own
 
 
-def circle(attempt):
-    """Ranks wait for each other."""
-    return isinstance(attempt.error, ScheduleError) and attempt.error.rule == "circle"
-
-
-ex.mistake("circle", circle, {AHEAD: "min(m, r)"}).says("""
-    Ranks wait for each other in a circle, and the marked cells show which ones.
-    Hint: How many F does each rank take before its first B? At least as many as the
-    rank of the next stage does.
-""")
 ex.mistake("over the budget", breaks(HELD), {LATE: "limit - ahead"}).says("""
     Some rank holds more micro-batches than `limit` allows.
     Hint: Count row by row: a micro-batch is held from the start of its F to the end of
@@ -156,25 +137,21 @@ ex.mistake("over the budget", breaks(HELD), {LATE: "limit - ahead"}).says("""
 ex.wrong("over the budget", chapters("zb-h2"))
 ex.wrong("over the budget", {WHEN: "", ALL_F: "False"})
 wherever_lost = lambda shape: always(shape, among=breaks(LOST))
-unsplit = wherever_lost(lambda attempt: not attempt.values[0][0].splits)
-ex.mistake("together", unsplit, chapters("1f1b")).says("""
-    It does not separate W from B, so nothing can fill the bubble.
-    Hint: Who waits for what? The stage before waits for the result of B, but no rank
-    waits for a W. So W can fill a bubble later.
-""")
 
 
 def at_once(attempt):
-    """Each W stands behind its own B."""
+    """Each W stands behind its own B, or is a part of it."""
     pairs = [pair for row in row_of(attempt) for pair in pairwise(row)]
-    return all(b == a._replace(kind="W") for a, b in pairs if a.kind == "B")
+    behind = all(b == a._replace(kind="W") for a, b in pairs if a.kind == "B")
+    return behind or not attempt.values[0][0].splits
 
 
 ex.mistake("at once", wherever_lost(at_once), {WHEN: "True or"}).says("""
-    Every W follows its B at once, so the next B is late and the stage before has to
-    wait.
-    Hint: Who waits for a W? No rank, so one that has room in its budget can put it off.
+    Every W follows its B at once, or is a part of it, so it fills no bubble.
+    Hint: Who waits for what? The stage before waits for the result of B, but no rank
+    waits for a W. So a rank that has room in its budget can put it off.
 """)
+ex.wrong("at once", chapters("1f1b"))
 
 
 def as_1f1b(attempt):
@@ -199,21 +176,15 @@ ex.wrong("still idle", {f"{WHEN} {ALL_F}": "i - done >= late"})
 
 # Answers to which the general sentences apply
 
+ex.wrong("error", {AHEAD: "min(m, r)"})
 ex.wrong("error", {"(done, m)": "(done, m - 1)"})
-ex.wrong("error", {'"\\n".join(rows)': "rows"})
 ex.wrong("error", {'"\\n".join(rows)': '"\\n".join(rows[::-1])'})
 ex.right({'"\\n".join(rows)': 'd2lpar.schedule.parse("\\n".join(rows))'})
-
-
-def last_stage_first(value, n):
-    """The rows of a text or Schedule, from the last to the first."""
-    return "\n".join(str(value).strip().split("\n")[::-1])
-
 
 ex.variation(
     "b",
     varied="who holds what: stage s on rank p-1-s",
     differs="Stage s is on rank s, as in the public exercise, but here it has to be on "
     "rank p-1-s.",
-    back=last_stage_first,
+    back=lambda value, n: "\n".join(str(value).strip().split("\n")[::-1]),
 )

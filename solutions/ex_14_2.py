@@ -81,27 +81,21 @@ OUT_FITS, IN_FITS, BEST = "outputs % n == 0", "D % n == 0", "min(ways,"
 # Mistakes of its own
 
 there = {X: X[4:], Y: Y[4:], IN_X: IN_X[4:], IN_Y: IN_Y[4:]}
-ex.slip("there only", there).says("""
-    It counts the way there, but not the way back.
-    Hint: Each change of layout of a tensor has its counterpart in the gradient of that
-    tensor.
-""")
-ex.slip("joined", {PART: "share"}).says("""
-    It gathers whole tensors where an all-to-all is enough.
-    Hint: From rows of the batch to channels, a rank sends each other rank only the part
-    that it needs: 1/n of an all-gather.
-""")
-ex.slip("summed", {X: "3" + X[1:], IN_Y: "3" + IN_Y[1:]}).says("""
-    It takes an all-reduce where a reduce-scatter is enough.
-    Hint: The next layer wants its own rows of the sum, and an all-reduce brings all of
-    them.
-""")
-ex.slip("left there", {X: X[4:], IN_X: IN_X[4:]}).says("""
-    It leaves a tensor in the layout of the split, perhaps the gradient of the input.
+ex.slip("left out", there).says("""
+    It leaves out changes of layout, perhaps those on the way back.
     Hint: Both neighbours of the layer want rows of the batch. Which layout have y and
-    dx when they are computed, and what brings each of them back?
+    dx when they are computed, and what brings each of them back? Each change of a
+    tensor's layout has its counterpart in the gradient of that tensor.
 """)
-ex.slip("left there", {Y: "0\n    if D"})
+ex.slip("left out", {X: X[4:], IN_X: IN_X[4:]})
+ex.slip("left out", {Y: "0\n    if D"})
+ex.slip("too much", {PART: "share"}).says("""
+    It sends more than is needed: it gathers where an all-to-all is enough, or takes an
+    all-reduce where a reduce-scatter is.
+    Hint: Which part of a tensor does each other rank need? From rows of the batch to
+    channels it is 1/n, and the next layer wants only its own rows of a sum.
+""")
+ex.slip("too much", {X: "3" + X[1:], IN_Y: "3" + IN_Y[1:]})
 ex.slip("once", {WEIGHTS: WEIGHTS[4:]}).says("""
     It counts an all-reduce as if it sent as much as a gather.
     Hint: An all-reduce is a reduce-scatter and a gather.
@@ -132,6 +126,5 @@ ex.slip("all ranks", {SHARE: "Fraction(n - 1)"}).says("""
 
 ex.wrong("wrong", {"return split, ": "return split, 4 * "})
 ex.wrong("wrong", {"return split, float(ways[split])": "return split"})
-ex.wrong("wrong", {BEST: "max(ways,"})
 ex.right({"return split, float(ways[split])": "return [split, ways[split]]"})
 ex.right({SHARE: "1 - Fraction(1, n)", BEST: "min(list(ways),"})

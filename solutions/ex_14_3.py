@@ -18,11 +18,8 @@ class Words(str):
     __repr__ = str.__str__  # without quotation marks
 
 
-def agrees(came, wanted, case):
-    """It has all four properties; several lists may have them."""
-    return not flaws(came, case)
-
-
+# Several lists may have all properties.
+agrees = lambda came, wanted, case: not flaws(came, case)
 ex = Exercise("14.3", agrees=agrees, processes=())
 
 
@@ -47,10 +44,8 @@ def flaws(came, case):
         whole = all(int(x) == x for ends in came for pair in ends for x in pair)
     except NO_NUMBER:
         whole = False
-    if not whole or any(len(ends) != len(rows) for ends in found):
+    if not whole or len(found) != m or any(len(ends) != len(rows) for ends in found):
         return ["form"]
-    if len(found) != m:
-        return ["number"]
     each = [[ends[r] for ends in found] for r in range(len(rows))]
     sizes = [[b - a for a, b in parts] for parts in each]
     return [
@@ -67,9 +62,7 @@ def complete(parts, count):
     return all(a < b for a, b in ends) and joined[::2] == joined[1::2]
 
 
-def even(sizes):
-    """They differ by one at most."""
-    return max(sizes) - min(sizes) <= 1
+even = lambda sizes: max(sizes) - min(sizes) <= 1
 
 
 def first(*names):
@@ -108,16 +101,12 @@ ex.mistake("rank by rank", always(turned, wrong), {PASSES: "parts"}).says("""
 """)
 numbers = {PAIR: "part[k][1] - part[k][0] for"}
 ex.mistake("form", first("form"), numbers).says("""
-    It does not return passes with a (start, stop) in whole numbers for every rank.
-    Hint: Print what it returns for `deal([5, 5, 5], 3)`, and compare it with what the
-    text says of a pass.
+    It does not return m passes with a (start, stop) in whole numbers for every rank.
+    Hint: Print what it returns for `deal([5, 5, 5], 3)` and `deal([1, 2], 5)`. Where
+    there are fewer rows than passes, some passes are empty.
 """)
 ex.wrong("form", {PAIR: "(part[k][0] / 2, part[k][1] / 2) for"})
-few = {PASSES: PASSES.replace("(m)", "(min(m, sum(rows)))")}
-ex.mistake("number", always(first("number"), wrong), few).says("""
-    It does not make m passes.
-    Hint: Passes may be empty, when there are fewer rows than passes.
-""")
+ex.wrong("form", {PASSES: PASSES.replace("(m)", "(min(m, sum(rows)))")})
 whole = {DEALT: "dealt[g % m] = count // m"}
 ex.mistake("lost rows", always(first("lost rows"), wrong), whole).says("""
     Some rows are in no pass, or in two.
@@ -139,7 +128,6 @@ ex.mistake("uneven passes", uneven, {NEXT: "pass"}).says("""
     0? Think of where the next rank could begin to deal.
 """)
 ex.wrong("uneven passes", {DEALT: "dealt[(g - first) * m // count] += 1"})
-ex.wrong("uneven passes", {NEXT: "first = count"})
 
 # Answers to which the general sentences apply
 

@@ -49,11 +49,8 @@ def saved(config, sizes, N, T, lost):
 
 
 given = lambda case: case.inputs[0][1]
-alone = lambda axis: (
-    lambda case: (
-        given(case)[axis] == 1 < max(given(case)) and case.facts["lost"] != "nothing"
-    )
-)
+lost = lambda case: case.facts["lost"]
+alone = lambda k: lambda case: given(case)[k] == 1 and lost(case) != "nothing"
 ex.boundaries(
     one_rank=lambda case: max(given(case)) == 1,
     one_along_data=alone(0),
@@ -62,7 +59,7 @@ ex.boundaries(
     data_alone=lambda case: given(case)[1:] == (1, 1) != given(case)[:2],
     tensor_alone=lambda case: given(case)[:2] == (1, 1) != given(case)[1:],
     no_power_of_two=lambda case: 3 in given(case),
-    ties=lambda case: " or " in case.facts["lost"],
+    ties=lambda case: " or " in lost(case),
     two_blocks=lambda case: case.facts["blocks"] == 2,
 )
 
@@ -90,33 +87,26 @@ ex.mistake("zero bytes", both(wrong, sends_nothing), always).says("""
     are 0, because along an axis of one rank nothing is sent.
 """)
 ex.wrong("zero bytes", {"held * 4 > 0": "held * 4"})
-ex.slip("blocks for tables", {"== one_sum": "> one_sum"}).says("""
-    It takes the sums of the blocks for those of the token table, and the reverse.
-    Hint: How often is a sum missing? For the table it is one sum of an activation. For
-    the blocks it is one in every block.
+ex.slip("right axis", {"== one_sum": "> one_sum"}).says("""
+    It names a reduction on the axis that lacks bytes, but not the one that is missing.
+    Hint: How many bytes does each reduction send? On the tensor axis one sum is missing
+    for the table, and one in every block for the blocks. On the data axis every stage
+    has gradients of its own.
 """)
+ex.slip("right axis", {WHICH: '"blocks"', IF_STAGE: "if data:"})
 ex.slip("from one", {STAGE: STAGE.replace("stage}", "stage + 1}")}).says("""
     It counts stages from 1.
     Hint: What is the number of the first stage? It is 0.
 """)
 one_copy = {PIPELINE: "if pipeline == 2 * config.vocabulary * config.D * 4 > 0:"}
-ex.slip("table", one_copy).says("""
-    It does not count all bytes of the exchange of the tied table's gradients.
-    Hint: Who sends what to whom? Both ends of a pipeline need the sum, and there are as
-    many pipelines as data ranks.
+ex.slip("too few bytes", one_copy).says("""
+    It does not count all bytes of a reduction: the tied table's, or that of a stage.
+    Hint: Who sends what to whom? Both ends of a pipeline need the sum for the table,
+    and there are as many pipelines as data ranks. For a stage, `numbers` and `tensors`
+    count what one rank holds, and each tensor has a flag.
 """)
-ex.slip("table", {PIPELINE: "if pipeline == d * config.vocabulary * config.D * 4 > 0:"})
-ex.slip("stage", {FLAGS: ""}).says("""
-    It does not count all bytes that the average of a stage's gradients takes.
-    Hint: Who shares the stage, and what does a bucket send besides the gradients?
-    `numbers` and `tensors` count for one rank, and each tensor has a flag.
-""")
-ex.slip("stage", {PARTS: "(d - 1)"})
-ex.slip("largest axis", {WHICH: '"blocks"', IF_STAGE: "if data:"}).says("""
-    It names the axis that lacks bytes, but not which reduction on it is missing.
-    Hint: How many bytes does each reduction send? Two of them use the tensor axis, and
-    every stage has gradients of its own.
-""")
+ex.slip("too few bytes", {FLAGS: ""})
+ex.slip("too few bytes", {PARTS: "(d - 1)"})
 ex.slip("last stage", {"range(p)": "reversed(range(p))"}).says("""
     Of several stages that lack the same bytes, it names a later one.
     Hint: Stages of equal size cannot be told apart. Which of their numbers does the
@@ -127,7 +117,6 @@ ex.slip("last stage", {"range(p)": "reversed(range(p))"}).says("""
 
 ex.wrong("wrong", {"N * T": "N // d * T"})
 ex.wrong("wrong", {STAGE: 'f"stage{stage}"'})
-ex.wrong("wrong", {TENSOR: "return data, pipeline, tensor\n    if tensor:"})
 ex.right({"tensor == one_sum else": "tensor < 2 * one_sum else"})
 ex.right({IF_STAGE: "if d > 1 and data // (2 * (d - 1) * t) == held * 4:"})
 

@@ -3,7 +3,6 @@
 from d2lpar.checks.equality import near
 from d2lpar.checks.exercise import Exercise
 from d2lpar.checks.judging import Case
-from d2lpar.checks.signs import wrong
 from d2lpar.planning.model import Model
 
 CONVENTIONS = "model", "hardware", "causal", "parameters", "parameters and scores"
@@ -66,11 +65,6 @@ PRINTED, RATIO, PEAK = "return printed", "useful / counted", "* used / dense"
 
 # Mistakes of its own
 
-percent = lambda a: wrong(a) and a.gives([100 * x for x in a.case.expected])
-ex.mistake("percent", percent, {PRINTED: "return 100 * printed"}).says("""
-    It returns percent.
-    Hint: A utilisation is a share between 0 and 1, as `mfu` returns it.
-""")
 ex.slip("as printed", {f" * {RATIO} {PEAK}": ""}).says("""
     It returns the printed utilisation as it is.
     Hint: Which FLOPs did the author count, and which does the model need?
@@ -91,32 +85,23 @@ ex.slip("recomputed", {AGAIN_ALL: "model.flops(1)"}).says("""
     Hint: `flops` takes the kind of recomputation as an argument.
 """)
 ex.slip("recomputed", {AGAIN_ALL: 'model.flops(1, "full")'})
-ex.slip("forward only", {SIX: "2 * model.parameters"}).says("""
-    It counts the forward pass only in a convention with parameters.
-    Hint: What does a step compute besides the forward pass? The backward pass takes
-    twice as many FLOPs: of 6 for each parameter and token it has 4, and it has two
-    thirds of those for the scores.
+ex.slip("parameters", {SIX: "2 * model.parameters"}).says("""
+    In a convention with parameters it counts too few FLOPs, or too many.
+    Hint: A backward pass takes twice as many FLOPs as a forward pass, so there are 6
+    for each parameter and token. "parameters" has no scores, the other convention has
+    those of all blocks; `model.scores()` counts those of one block and a row, forward.
 """)
 forward = {SCORES: "model.layers * model.scores()"}
-ex.slip("forward only", forward)
-ex.slip("forward only", {SIX: "2 * model.parameters", **forward})
-ex.slip("scores", {SCORES: "0"}).says("""
-    In a convention with parameters it counts too few scores, or too many.
-    Hint: Which of the two counts scores? "parameters" has none, the other has those of
-    all blocks. `model.scores()` counts those of one block and a row, forward; backward
-    there are twice as many.
-""")
-ex.slip("scores", {IF_SCORES: "if True:"})
-ex.slip("scores", {SCORES: "3 * model.scores()"})
-ex.slip("scores", {SCORES: "model.scores()"})
-ex.slip("scores", {SCORES: "2 * model.layers * model.scores()"})
+ex.slip("parameters", forward)
+ex.slip("parameters", {SIX: "2 * model.parameters", **forward})
+ex.slip("parameters", {SCORES: "0"})
+ex.slip("parameters", {IF_SCORES: "if True:"})
+ex.slip("parameters", {SCORES: "3 * model.scores()"})
 ex.slip("no table", {SIX: "6 * (model.parameters - model.table)"}).says("""
     It leaves a table of tokens out of the parameters.
     Hint: What does "every parameter" include? This convention takes 6 FLOPs for each,
     whether it is used in a product or not.
 """)
-no_tables = "6 * (model.parameters - (2 - model.tied) * model.table)"
-ex.slip("no table", {SIX: no_tables})
 ex.slip("half of everything", {CAUSAL: "model.flops(1) / 2"}).says("""
     It takes half of all FLOPs for "causal".
     Hint: Only the scores have a triangle of which half is needed.
@@ -125,6 +110,7 @@ ex.slip("half of everything", {CAUSAL: "model.flops(1) / 2"}).says("""
 # Answers to which the general sentences apply
 
 ex.wrong("wrong", {"* model.sequence": ""})
+ex.wrong("wrong", {PRINTED: "return 100 * printed"})
 ex.right({PRINTED: "return round(printed", "used / dense": "used / dense, 7)"})
 ex.right({RATIO: "(1 / (counted / useful))", PEAK: "/ (dense / used)"})
 

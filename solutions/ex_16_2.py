@@ -70,17 +70,14 @@ NONE, FITS = "plan.data, None", "<= memory"
 
 # Mistakes of its own
 
-ex.slip("one stage", {MOST: "sum(held[0])"}).says("""
-    It looks at one stage only.
-    Hint: Which stage holds the most? It can be the one that has the scores of all
-    words, and it can be the one that has the most micro-batches at a time.
-""")
-ex.slip("one stage", {MOST: "sum(held[-1])"})
-ex.slip("mean of stages", {MOST: "sum(map(sum, held)) / len(held)"}).says("""
-    It compares the mean of the stages with the memory.
+ex.slip("not the most", {MOST: "sum(held[0])"}).says("""
+    It looks at one stage only, or at the mean of them, and not at the fullest one.
     Hint: Which GPU decides? One with too little memory fails, however much room the
-    others have.
+    others have. It can be the one that has the scores of all words, and it can be the
+    one that has the most micro-batches at a time.
 """)
+ex.slip("not the most", {MOST: "sum(held[-1])"})
+ex.slip("not the most", {MOST: "sum(map(sum, held)) / len(held)"})
 ex.slip("powers of two", {SIZES: "if rows % b == b & (b - 1) == 0:"}).says("""
     It tries powers of two only.
     Hint: Which sizes are allowed? Every number that divides the rows of a data rank is

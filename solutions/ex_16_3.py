@@ -4,7 +4,6 @@ from dataclasses import replace
 
 from d2lpar.checks.exercise import Exercise
 from d2lpar.checks.judging import Case
-from d2lpar.checks.signs import wrong
 from d2lpar.planning.model import Model, Plan
 
 # What is wrong in a row: the first word is what its answer names, or "none".
@@ -77,12 +76,6 @@ BATCH, SECONDS, PEAK = "elif batch", "elif abs", "elif rate"
 
 # Mistakes of its own
 
-no_dict = lambda attempt: wrong(attempt) and not isinstance(attempt.came[0], dict)
-ex.mistake("no dict", no_dict, {"return found": "return [*found]"}).says("""
-    It does not return a dict.
-    Hint: What does the text want? Return {name: what is wrong}, and {} if nothing is.
-""")
-ex.wrong("no dict", {"return found": "return found or None"})
 ex.slip("no context", {RANKS: "plan.data * plan.tensor * plan.pipeline"}).says("""
     It leaves a degree out of the product.
     Hint: Which degrees has a `Plan`? There are four of them, and `context` is one.
@@ -113,6 +106,7 @@ ex.slip("last of several", last).says("""
 
 # Answers to which the general sentences apply
 
+ex.wrong("wrong", {"return found": "return [*found]"})
 ex.wrong("wrong", {"abs(own / rate - 1)": "own / rate - 1"})
 ex.wrong("wrong", {ALL_ROWS: "plan.micro_batch"})
 whole = "plan.micro_batches(batch) * plan.data * plan.micro_batch != batch"

@@ -97,14 +97,10 @@ ex.slip("old sum", {REDUCE: first}).says("""
     It merges one rank after the other, but keeps the first log-sum-exp.
     Hint: After a merge, the average covers more keys. What is their log-sum-exp?
 """)
-ex.mistake("too many bytes", ex.costs("bytes"), {REDUCE: in_turn}).says("""
-    The averages are right, but some rank sends more bytes than it may.
-    Hint: The log-sum-exps are small and may go to all ranks. With them, each rank knows
-    its weight, and the averages only have to be added.
-""")
 
 # Answers to which the general sentences apply
 
+ex.wrong("costly", {REDUCE: in_turn})
 ex.wrong("pattern", {REDUCE: "return out"})
 ex.wrong("wrong", {WEIGHTS: f"({ALL} * torch.tensor(2.0).log()).softmax(0)"})
 ex.wrong("costly", {SHARE: "out.mul_(weights[dist.get_rank()][..., None])"})

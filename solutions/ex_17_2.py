@@ -5,7 +5,6 @@ from contextlib import suppress
 
 from d2lpar.checks.exercise import Exercise
 from d2lpar.checks.judging import Case
-from d2lpar.checks.signs import always, wrong
 from d2lpar.sequence.order import ORDERS, spans
 
 # tokens, ranks, window
@@ -61,24 +60,16 @@ ex.boundaries(
 # Texts of the answer, for edits
 
 LOOP, WINDOW = "for i in pieces[r]", "range(max(0, i - window + 1), i + 1)"
-FOUND, SEEN, RETURN = "found.append([", "seen & pieces[s]", "return found"
+SEEN, RETURN = "seen & pieces[s]", "return found"
 
 # Mistakes of its own
 
 
-def unsorted(attempt):
-    """The right ranks, in another order."""
-    with suppress(TypeError):
-        found = list(map(sorted, attempt.came[0]))
-        return wrong(attempt) and agrees(found, attempt.case.expected[0], attempt.case)
-    return False
-
-
-fall = {RETURN: "return [mine[::-1] for mine in found]"}
-ex.mistake("order", always(unsorted, wrong), fall).says("""
+ex.slip("order", {RETURN: "return [mine[::-1] for mine in found]"}).says("""
     The ranks are right, but they are not in rising order.
     Hint: `sorted` puts them in order.
 """)
+ex.slip("order", {"for s in range(n) if": "for s in [*range(r, n), *range(r)] if"})
 ex.slip("negative", {WINDOW: "range(T)[i - window + 1 : i + 1]"}).says("""
     For the first queries the window begins before token 0, at a negative number.
     Hint: In Python -1 is the last item of a list, and a slice that begins there is
@@ -111,30 +102,23 @@ ex.slip("itself", {"s != r and ": ""}).says("""
     A rank's list contains the rank itself.
     Hint: Its own keys need no message.
 """)
-ex.slip("outside", {WINDOW: "range(max(0, i - window + 1), i + window)"}).says("""
-    It lets a query see keys far outside of its window.
-    Hint: The mask is causal, so the window ends at the query, and it begins only a few
-    tokens before it.
+ex.slip("length", {WINDOW: "range(max(0, i - window), i + 1)"}).says("""
+    The window is too long or too short.
+    Hint: The mask is causal, so the window ends at the query. Write down which keys
+    query 5 sees with a window of 2. Does the query itself count as one of these 2?
 """)
-ex.slip("outside", {WINDOW: "range(i + 1)"})
-ex.slip("off by one", {WINDOW: "range(max(0, i - window), i + 1)"}).says("""
-    The window is one token too long or too short.
-    Hint: The query itself is one of the tokens in its window. With a window of 1, it
-    sees itself only. How many more does it see with 2?
-""")
-ex.slip("off by one", {WINDOW: "range(max(0, i - window + 2), i + 1)"})
+ex.slip("length", {WINDOW: "range(max(0, i - window + 2), i + 1)"})
+ex.slip("length", {WINDOW: "range(max(0, i - window + 1), i + window)"})
+ex.slip("length", {WINDOW: "range(i + 1)"})
 
 # Answers to which the general sentences apply
 
-equal = (
-    "(2 if order == 'zigzag' else 1) * n; T -= T % count; every = spans(T, n, order)"
-)
-ex.wrong("wrong", {"every = spans(T, n, order)": f"count = {equal}"})
+equal = "T -= T % (2 * n if order == 'zigzag' else n); every = spans"
+ex.wrong("wrong", {"every = spans": equal})
 ex.wrong("wrong", {RETURN: "return [list(map(float, mine)) for mine in found]"})
 ex.wrong("wrong", {"spans(T, n, order)": "spans(T, n)"})
 ex.right({RETURN: "return tuple(map(tuple, found))"})
-there = meet.replace("c < b", "a < b and c < d and c < b")
-ex.right({SEEN: there})
+ex.right({SEEN: meet.replace("c < b", "a < b and c < d and c < b")})
 
 ex.variation(
     "b",

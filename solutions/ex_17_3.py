@@ -10,7 +10,6 @@ from d2lpar.checks.equality import NO_NUMBER, same
 from d2lpar.checks.exercise import Exercise
 from d2lpar.checks.judging import Case
 from d2lpar.checks.showing import as_number
-from d2lpar.checks.signs import not_a_number
 from d2lpar.sequence.order import positions
 
 
@@ -83,12 +82,6 @@ first = lambda pair: (pair[0], ...)
 
 # Mistakes of its own
 
-ex.mistake("not a number", not_a_number, {SUM: "(sums / counts)"}).says("""
-    The result contains NaN, although all losses are finite.
-    Hint: A text without targets has a sum of 0 and a count of 0. It does not count as a
-    text, so leave it out before you divide.
-""")
-ex.wrong("not a number", {BY: "[:, None]"})
 alone = {REDUCE: "pass", TEXTS: "(counts > 0).sum().clamp(min=1)"}
 ex.slip("own", alone, about=first).says("""
     Each rank returns a loss of its own tokens only.
@@ -102,14 +95,9 @@ ex.slip("mean of means", alone | {RETURN: by_n + RETURN}, about=first).says("""
     Hint: If one rank has 1 target of a text and another 9, how much of its mean is
     theirs? Add sums and counts over ranks first, and divide afterwards.
 """)
-some = "both = torch.stack([loss, wanted.any().double()]); ring_allreduce(both); "
-some += "loss = both[0] / both[1]; "
-ex.slip("mean of means", alone | {RETURN: some + RETURN})
 means = f"both[0] /= both[1].clamp(min=1); both[1].clamp_(max=1); {REDUCE}"
 ex.slip("mean of means", {REDUCE: means, SUM: "(sums / dist.get_world_size())"})
-ex.slip("mean of means", {REDUCE: means})
 every = {TEXTS: "1; sums, counts = sums.sum(), counts.sum()", BY: ""}
-ex.slip("mean of means", {REDUCE: means, **every})
 ex.slip("all tokens", every, about=first).says("""
     It takes the mean over all targets, so long texts count more.
     Hint: Each text has a mean of its own, and the loss is the mean of those.
@@ -119,7 +107,6 @@ ex.slip("counts", {TEXTS: "len(counts)"}, about=first).says("""
     Hint: Only -100 is padding: it is no target, but 0 is one. A text counts if it has a
     target on any rank. Which of your sums over ranks shows that?
 """)
-ex.slip("counts", {TEXTS: "1"})
 ex.slip("counts", {TEXTS: OWN_TEXTS})
 ex.slip("counts", {COUNT: "torch.ones_like(targets).sum(1)"})
 ex.slip("counts", {"targets >= 0": "targets > 0"})
@@ -129,23 +116,19 @@ ex.slip("gradient", {GRADIENT: padded}).says("""
     Hint: By which numbers is a loss divided on its way into the result, on whatever
     rank it is? A loss at padding has no influence on the result.
 """)
-own = GRADIENT.replace("counts", f"{COUNT}.double()")
-ex.slip("gradient", {GRADIENT: own})
-ex.slip("gradient", {GRADIENT: own.replace("texts", OWN_TEXTS)})
+ex.slip("gradient", {GRADIENT: GRADIENT.replace("counts", f"{COUNT}.double()")})
 ex.slip("gradient", {GRADIENT: GRADIENT.replace(" / texts", "")})
-more = f"both = torch.cat([both] * 99); {REDUCE}; both = both[:2]"
-ex.mistake("too many bytes", ex.costs("bytes"), {REDUCE: more}).says("""
-    Loss and gradient are right, but some rank sends more bytes than it may.
-    Hint: Which two numbers of a text do the others need?
-""")
 
 # Answers to which the general sentences apply
 
+ex.wrong("wrong", {SUM: "(sums / counts)"})  # NaN, as in the next
+ex.wrong("wrong", {BY: "[:, None]"})
+more = f"both = torch.cat([both] * 99); {REDUCE}; both = both[:2]"
+ex.wrong("costly", {REDUCE: more})
 ex.wrong("costly", {MINE: "losses.mul_(wanted)"})
 ex.wrong("costly", {"targets >= 0": "targets.clamp_(min=-1) >= 0"})
 ex.wrong("native collective", {"ring_allreduce": "dist.all_reduce"})
 ex.wrong("wrong", {GRADIENT: f"({GRADIENT}).float()"})
-ex.wrong("wrong", {f"{RETURN}, {GRADIENT}": "return loss"})
 ex.wrong("wrong", {f"{RETURN}, {GRADIENT}": f"return {GRADIENT}, loss.item()"})
 ex.right({RETURN: "return loss[None]"})
 ex.right({REDUCE: "d2lpar.allreduce.naive_allreduce(both)"})

@@ -6,15 +6,10 @@ import operator
 
 from d2lpar.checks.exercise import Exercise
 from d2lpar.checks.judging import Case
-from d2lpar.checks.signs import always, both, wrong
+from d2lpar.checks.signs import always, wrong
 
 SIZES = (1, 1), (4, 1), (2, 2), (3, 3), (4, 2), (6, 2), (6, 3), (8, 2), (8, 4)
 LARGE = [2**24, 1, 0, 1]  # float32 takes the totals of two placements for equal
-
-
-def agrees(came, wanted, case):
-    """The same whole numbers, in a list or a tuple."""
-    return ranks(came) == wanted
 
 
 def ranks(came):
@@ -25,6 +20,7 @@ def ranks(came):
         return None
 
 
+agrees = lambda came, wanted, case: ranks(came) == wanted
 ex = Exercise("18.3", agrees=agrees, processes=())
 
 
@@ -78,13 +74,6 @@ EQUAL, PAIRS = " if all(way.count(r) == each for r in range(n))", "zip(loads, wa
 
 # Mistakes of its own
 
-lists = "return [[e for e, s in enumerate(min(ways, key=busiest)) if s == r] for r in "
-no_list = lambda a: len(ranks(a.came[0]) or []) != len(loads(a.case))
-ex.mistake("form", both(wrong, no_list), {RETURN: f"{lists}range(n)]"}).says("""
-    It does not return a list with the rank of each expert.
-    Hint: What does item e of the list say? It is the rank of expert e, so there are as
-    many items as loads.
-""")
 neighbours = {RETURN: "return [e // each for e in range(len(loads))]"}
 ex.slip("by number", neighbours).says("""
     It places the experts by their numbers alone, whatever their loads are.
@@ -125,7 +114,7 @@ ex.slip("most even", {TOTAL: "return sum(x * x for x in totals)"})
 
 def equally_good(attempt):
     """It is another one of the best placements."""
-    way = tuple(ranks(attempt.came[0]))
+    way = tuple(ranks(attempt.came[0]) or ())
     return attempt.case.facts["costs"].get(way) == best(attempt.case)
 
 
@@ -138,13 +127,12 @@ ex.mistake("ties", always(equally_good, wrong), last).says("""
 
 # Answers to which the general sentences apply
 
+lists = "return [[e for e, s in enumerate(min(ways, key=busiest)) if s == r] for r in "
+ex.wrong("wrong", {RETURN: f"{lists}range(n)]"})
 ex.wrong("wrong", {"totals = [0] * n": "totals = __import__('torch').zeros(n)"})
 ex.wrong("wrong", {TOTAL: "return min(totals)"})
-ex.wrong("raises", {RETURN: f"{RETURN}[len(loads)]"})
-names = (
-    "sorted(set(itertools.permutations([r for r in range(n) for _ in range(each)])))"
-)
-ex.right({"itertools.product(range(n), repeat=len(loads))": names})
+once = "sorted({*itertools.permutations([r for r in range(n) for _ in range(each)])})"
+ex.right({"itertools.product(range(n), repeat=len(loads))": once})
 ex.right({RETURN: "return min(ways, key=lambda way: (busiest(way), way))"})
 
 ex.variation(

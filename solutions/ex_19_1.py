@@ -114,15 +114,11 @@ ex.mistake("floats", only(strange), floats).says("""
     Hint: What can you still see in a sum of floats? NaN makes it NaN, beside 1e30 it
     loses small numbers, and -0.0 equals 0.0. Add the bits as integers.
 """)
-whole = f"dist.all_gather([torch.empty_like(x) for _ in every], x); {GATHER}"
-ex.mistake("too many bytes", ex.costs("bytes"), {GATHER: whole}).says("""
-    It finds the flip, but some rank sends more bytes than it may.
-    Hint: How few numbers tell the place? Two sums are enough: one of all numbers as
-    integers, and one in which each number is weighted by its place.
-""")
 
 # Answers to which the general sentences apply
 
+whole = f"dist.all_gather([torch.empty_like(x) for _ in every], x); {GATHER}"
+ex.wrong("costly", {GATHER: whole})
 ex.wrong("wrong", {"torch.arange(len(x))": "torch.arange(1, len(x) + 1)"})
 ex.wrong("raises", {ODD: "if plain != usual[0] or rank == len(sums) - 1:"})
 ex.right({USUAL: "sorted(sums)[len(sums) // 2]"})

@@ -11,22 +11,13 @@ from d2lpar.checks.signs import always, only, wrong
 
 ex = Exercise("19.3", agrees=whole_or_none, processes=())
 STATES = "whole", "flipped", "missing", "provisional", "no manifest", "cut"
-FOLDERS = {  # {the first number of each case: its folders}
-    9: ["whole"],
-    99: ["whole", "whole"],
-    98: ["whole", "flipped"],
-    1: [],
-    3: ["whole", "missing"],
-    20: ["whole", "provisional"],
-    12: ["flipped"],
-    6: ["whole", "no manifest"],
-    4: ["provisional"],
-    7: ["whole"] * 4 + ["cut"],
-    97: ["whole", "missing", "flipped", "no manifest"],
-    2: ["missing"],
-    0: ["whole", "cut", "missing"],
-    10: ["and another file"],
-}
+# {the first number of each case: its folders}
+FOLDERS = {9: ["whole"], 99: ["whole", "whole"], 98: ["whole", "flipped"], 1: []}
+FOLDERS |= {3: ["whole", "missing"], 20: ["whole", "provisional"], 12: ["flipped"]}
+FOLDERS |= {6: ["whole", "no manifest"], 4: ["provisional"], 2: ["missing"]}
+FOLDERS |= {97: ["whole", "missing", "flipped", "no manifest"]}
+FOLDERS |= {7: ["whole"] * 4 + ["cut"], 0: ["whole", "cut", "missing"]}
+FOLDERS |= {10: ["and another file"]}
 
 
 @ex.cases
@@ -129,7 +120,6 @@ ex.wrong("older", {RETURN: RETURN.replace("max", "min")})
 
 # Answers to which the general sentences apply
 
-ex.wrong("wrong", {RETURN: f"{RETURN} or None"})
 same_names = "{path for path in files if path.split('/')[0] == name}"
 ex.wrong("wrong", {CHECKS: f"return len({same_names}) == len(sums) + 1 and all("})
 ex.wrong("wrong", {RETURN: "return max(numbers, default=0)"})
