@@ -59,7 +59,7 @@ def fastest(tensor, group):
 def pace_on(cluster, ranks, steps):
     """(alpha, beta), means over the steps; a step's slowest message counts.
 
-    Messages that share a link take turns.  A step weighs as its bytes do.
+    The bytes of messages that share a link take turns.  A step weighs as its bytes do.
     """
     alphas, betas, sizes = [0.0], [0.0], [0]
     for size, edges in steps(len(ranks)):
@@ -67,7 +67,7 @@ def pace_on(cluster, ranks, steps):
         users = Counter(link for *_, links in paths for link in links)
         turns = [max(map(users.get, links), default=1) for *_, links in paths]
         both = list(zip(turns, paths, strict=True))
-        alphas.append(max(t * latency for t, (latency, *_) in both))
+        alphas.append(max(latency for latency, *_ in paths))
         betas.append(size * max(t / rate for t, (_, rate, _) in both))
         sizes.append(size)
     count = max(1, len(sizes) - 1)

@@ -1,16 +1,33 @@
 """The wires of the simulated cluster, in virtual time; it knows nothing of threads.
 
 A transfer needs the sender's out-port, the receiver's in-port and every shared link on
-its way, all at once, for alpha + bytes / bandwidth.  Transfers that find something busy
-wait, and are served in the order in which they became ready.
+its way, all at once: the ports for alpha + bytes / bandwidth, a shared link only while
+bytes pass, for bytes / bandwidth, since latency passes on the way behind it.  Transfers
+that find something busy wait, and are served in the order in which they became ready.
 """
 
 import itertools
 from collections import defaultdict
 from functools import partial
-from operator import itemgetter
+from typing import NamedTuple
 
 from .native import plan
+
+
+class Transfer(NamedTuple):
+    """What the wires serve: it holds ports, and the shared links for a shorter time."""
+
+    order: int
+    ports: tuple
+    links: tuple
+    seconds: float  # until it has arrived, and the ports are free
+    passing: float  # until the links are free
+    calls: list
+    done: object
+
+    @property
+    def needs(self):
+        return self.ports + self.links
 
 
 class Network:
@@ -29,11 +46,14 @@ class Network:
         way = self._ways.get((src, dst))
         if way is None:
             alpha, bandwidth, shared = self.cluster.path(src, dst)
-            way = alpha, bandwidth, (("out", src), ("in", dst), *shared)
+            way = alpha, bandwidth, (("out", src), ("in", dst)), tuple(shared)
             self._ways[src, dst] = way
-        alpha, bandwidth, needs = way
-        seconds = alpha + nbytes / bandwidth
-        self._serve(now, (next(self._orders), needs, seconds, calls, done))
+        alpha, bandwidth, ports, links = way
+        passing = nbytes / bandwidth
+        times = alpha + passing, passing
+        self._serve(
+            now, Transfer(next(self._orders), ports, links, *times, calls, done)
+        )
 
     def collective(self, now, cost, calls, done):
         """Occupy all the group's ports for as long as NCCL would take."""
@@ -45,10 +65,11 @@ class Network:
         needs = [("group", group, ranks), *links]
         if cost.edges:
             needs += [(way, rank) for way in ("out", "in") for rank in ranks]
-        self._serve(now, (next(self._orders), tuple(needs), seconds, calls, done))
+        order, needs = next(self._orders), tuple(needs)
+        self._serve(now, Transfer(order, needs, (), seconds, seconds, calls, done))
 
     def _serve(self, now, transfer):
-        needs = transfer[1]
+        needs = transfer.needs
         if self._busy.isdisjoint(needs):
             self._busy.update(needs)
             self._begin(now, transfer)
@@ -57,17 +78,26 @@ class Network:
             self._waiting[blocker].append(transfer)
 
     def _begin(self, now, transfer):
-        _, _, seconds, calls, _ = transfer
-        stop = now + seconds
-        for call in calls:
+        stop = now + transfer.seconds
+        for call in transfer.calls:
             call.start, call.finish = now, stop
+        if transfer.links:
+            passed = now + transfer.passing
+            self.at(passed, partial(self._free, transfer.links, passed))
         self.at(stop, partial(self._finish, transfer, now, stop))
 
     def _finish(self, transfer, start, stop):
-        _, needs, *_, done = transfer
-        self._busy.difference_update(needs)
-        done(start, stop)
+        self._busy.difference_update(transfer.ports)
+        transfer.done(start, stop)
+        self._serve_others(transfer.ports, stop)
+
+    def _free(self, links, now):
+        self._busy.difference_update(links)
+        self._serve_others(links, now)
+
+    def _serve_others(self, freed, now):
+        """Those that waited for one of these, in the order in which they were ready."""
         if self._waiting:
-            freed = [t for need in needs for t in self._waiting.pop(need, ())]
-            for waiting in sorted(freed, key=itemgetter(0)):
-                self._serve(stop, waiting)
+            waiting = [t for need in freed for t in self._waiting.pop(need, ())]
+            for transfer in sorted(waiting, key=lambda each: each.order):
+                self._serve(now, transfer)
