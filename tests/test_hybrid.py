@@ -519,6 +519,12 @@ def test_costs_are_what_ranks_send():
     assert halos == counted(by_rows, n)
 
 
+def test_a_layer_with_layers_inside_is_refused():
+    block = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    with pytest.raises(ValueError, match="Layer 1, a Sequential, has layers inside"):
+        shapes(nn.Sequential(nn.Linear(4, 4), block), torch.empty(1, 4))
+
+
 def test_each_layout_is_named_for_a_gradient_too():
     """What a split needs forward is where its gradient comes back, and so on."""
     for layouts in LAYOUTS.values():

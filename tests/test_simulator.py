@@ -131,6 +131,43 @@ def test_the_bytes_of_transfers_over_one_network_card_queue():
     assert close(free.elapsed, ALPHA + 1e6 * BETA)
 
 
+@pytest.mark.parametrize("per_node", [2, 3, 5, 8])
+@pytest.mark.parametrize("network", ["10Gb", "100Gb", "400Gb"])
+def test_messages_through_one_card_pay_latency_once(per_node, network):
+    """k messages of S bytes: alpha + k S / bandwidth, in both directions at once."""
+
+    def exchange(x):
+        other = (dist.get_rank() + per_node) % (2 * per_node)
+        works = [dist.isend(x, other), dist.irecv(torch.empty_like(x), other)]
+        [work.wait() for work in works]
+
+    spec = f"2x{per_node}xA100"
+    cluster = Cluster.of(spec, network=network, cards=1, launch=0)
+    x = torch.empty(16384, device="meta")
+    run = sim(exchange, x, n=2 * per_node, cluster=cluster)
+    alpha, bandwidth, _ = cluster.path(0, per_node)
+    sends = [e for e in run.timeline if e.name == "send"]
+    took = max(e.stop for e in sends) - min(e.start for e in sends)
+    assert close(took, alpha + per_node * x.nbytes / bandwidth)
+
+
+def computes():
+    x, y = torch.empty(1000), torch.empty(1000)
+    x.copy_(y), x.zero_(), x.add_(y)
+    q = torch.empty(1, 2, 64, 16, requires_grad=True)
+    torch.nn.functional.scaled_dot_product_attention(q, q, q).sum().backward()
+
+
+def test_operations_are_charged_by_what_they_read_write_and_multiply():
+    run = sim(computes, n=1, cluster=Cluster.of("1xA100"))
+    found = {e.name: e for e in run.timeline if e.stream == "compute"}
+    moved = {name: found[name].bytes for name in ("copy", "zero", "add")}
+    assert moved == {"copy": 8000, "zero": 4000, "add": 12000}
+    forward, backward = (e.flops for e in found.values() if "attention" in e.name)
+    assert forward == 2 * 2 * 2 * 64 * 64 * 16  # two products, of two heads
+    assert backward == 2.5 * forward
+
+
 def workers():
     n, r = dist.get_world_size(), dist.get_rank()
     if r:

@@ -20,6 +20,17 @@ from .torch_private import (
 
 _LAYOUT_ONLY = ("empty", "new_empty", "detach", "alias")
 EMPTY = "empty"  # the name under which new memory without values is charged
+# What they write they do not read.
+_ONLY_WRITES = {"copy_", "zero_", "fill_", "normal_", "uniform_", "random_"}
+_ATEN = torch.ops.aten
+_OF_GPUS = {  # attention's kernels on the CPU: those on a GPU, whose FLOPs torch counts
+    _ATEN._scaled_dot_product_flash_attention_for_cpu: (
+        _ATEN._scaled_dot_product_flash_attention
+    ),
+    _ATEN._scaled_dot_product_flash_attention_for_cpu_backward: (
+        _ATEN._scaled_dot_product_flash_attention_backward
+    ),
+}
 MOST_SHAPES = 10_000  # so many are remembered
 _shapes = {}  # (operation, shapes of its arguments) -> shape of its result
 _kinds = {}  # id of an operation -> (what `_kind` says of it, the operation)
@@ -150,13 +161,14 @@ class Meter(TorchDispatchMode):
     def _charge(self, func, args, kwargs, out):
         # what is only written, `out=...`, is among the arguments and the results
         given = [value for name, value in kwargs.items() if name != "out"]
-        tensors = list(tensors_in((*args, *given, out)))
+        name = func._schema.name.split("::")[1]
+        tensors = [*tensors_in((*args[name in _ONLY_WRITES :], *given, out))]
         if not tensors:
             return
         moved = sum(t.nbytes for t in tensors)
-        name = func._schema.name.split("::")[1]
-        plain = getattr(torch.ops.aten, name[:-1], None) if name[-1] == "_" else None
-        counter = flop_registry.get(plain or func._overloadpacket)
+        plain = getattr(_ATEN, name[:-1], None) if name[-1] == "_" else None
+        counted = plain or func._overloadpacket
+        counter = flop_registry.get(_OF_GPUS.get(counted, counted))
         if counter is not None:
             flops = int(counter(*args, **kwargs, out_val=out))
         else:
