@@ -19,10 +19,3 @@ def two_nodes(n):
 def distances(n):
     """1, 2, 4, ... below n."""
     return [2**k for k in range((n - 1).bit_length())]
-
-
-def sends(count):
-    """A question: do the ranks send so many messages together, in every call?"""
-    return lambda attempt: all(
-        sum(each.run.messages) == count(each.case) for each in attempt.attempts
-    )

@@ -13,39 +13,28 @@ from d2lpar.checks.judging import Case
 from d2lpar.checks.signs import both
 from d2lpar.shared.footprint import kept
 
-ex = Exercise(
-    "02.2",
-    agrees=lambda came, wanted, case: same(numbers(came).tolist(), wanted),
-)
-FIXED = (  # widths, which layers are frozen
-    ((5, 4, 3), (False, False)),
-    ((5, 4, 3), (True, False)),
-    ((5, 4, 3), (False, True)),
-    ((6, 5, 4, 3), (True, True, True)),
-    ((6, 5, 4, 3), (True, False, True)),
-)
-LAST = (
-    ((3, 2), (False,)),
-    ((6, 5, 4, 3), (True, True, False)),
-    ((6, 5, 4, 3), (False, True, True)),
-)
+agrees = lambda came, wanted, case: same(numbers(came).tolist(), wanted)
+ex = Exercise("02.2", agrees=agrees)
+# which layers are frozen, F, or trained, T
+FIRST_NETS, LAST_NETS = ("TT", "FT", "TF", "FFF", "FTF"), ("T", "FFT", "TFF")
+WIDTHS = {1: (3, 2), 2: (5, 4, 3), 3: (6, 5, 4, 3)}  # of so many layers
 
 
 @ex.cases
 def cases(rng):
     """(widths, frozen, N): those that are fixed, more at random, and the last ones."""
-    nets = list(FIXED)
+    nets = [(WIDTHS[len(letters)], letters) for letters in FIRST_NETS]
     for _ in range(4):
         depth = int(rng.integers(2, 6))
-        widths = tuple(int(w) for w in rng.integers(2, 20, size=depth + 1))
-        nets.append((widths, tuple(bool(f) for f in rng.random(depth) < 0.5)))
-    for widths, frozen in [*nets, *LAST]:
-        N = int(rng.integers(1, 30))
-        letters = "".join("F" if f else "T" for f in frozen)
+        widths = rng.integers(2, 20, size=depth + 1).tolist()
+        nets.append((widths, ["TF"[f] for f in (rng.random(depth) < 0.5).tolist()]))
+    nets += [(WIDTHS[len(letters)], letters) for letters in LAST_NETS]
+    for widths, letters in nets:
+        N, frozen = int(rng.integers(1, 30)), [letter == "F" for letter in letters]
         yield Case(
             1,
-            f"widths {', '.join(map(str, widths))}, layers {letters}, N = {N}",
-            [(list(widths), list(frozen), N)],
+            f"widths {', '.join(map(str, widths))}, layers {''.join(letters)}, N = {N}",
+            [(list(widths), frozen, N)],
             [step_bytes(widths, frozen, N)],
         )
 
@@ -63,8 +52,6 @@ def step_bytes(widths, frozen, N):
 FIRST, RETURN = "(i + 1) * o", "return trained, 2 * trained, activations"
 LOW, SUM = "low = frozen.index(False)", "sum(widths[low:])"
 EMPTY, LOSS = "return 0, 0, 0", "sum(widths[low:]) + 8 * N + 4"
-gradients = lambda came: (came[0], ..., ...)
-state = lambda came: (..., came[1], ...)
 kept_bytes = lambda came: (..., ..., came[2])
 
 total = {RETURN: "return 3 * trained + activations"}
@@ -73,17 +60,17 @@ ex.mistake("not three numbers", signs.no_numbers, total).says("""
     Hint: End with `return gradients, optimizer, activations`.
 """)
 every = "4 * sum((i + 1) * o for i, o in zip(widths, widths[1:]))"
-all_gradients = {RETURN: f"return {every}, 2 * trained, activations"}
-ex.slip("frozen gradients", all_gradients, about=gradients).says("""
-    It counts gradients for frozen layers, which have none.
-""")
-ex.slip("frozen gradients", {EMPTY: f"return {every}, 0, 0", **all_gradients})
-all_states = {RETURN: f"return trained, 2 * {every}, activations"}
-ex.slip("frozen state", all_states, about=state).says("""
-    It counts optimizer state for frozen layers, for which Adam keeps none.
-    Hint: The optimizer gets only the parameters that are trained.
-""")
-ex.slip("frozen state", {EMPTY: f"return 0, 2 * {every}, 0", **all_states})
+for gradients, state in (every, "2 * trained"), ("trained", f"2 * {every}"):
+    counted = {RETURN: f"return {gradients}, {state}, activations"}
+    ex.slip("frozen", counted, about=lambda came: (*came[:2], ...)).says("""
+        It counts gradients or optimizer state for frozen layers, which have neither.
+        Hint: The optimizer gets only the parameters that are trained.
+    """)
+    empty = f"return {gradients}, {state}, 0".replace("trained", "0")
+    ex.slip("frozen", {EMPTY: empty, **counted})
+both_kinds = {RETURN: f"return {every}, 2 * {every}, activations"}
+ex.slip("frozen", both_kinds)
+ex.slip("frozen", {EMPTY: f"return {every}, 2 * {every}, 0", **both_kinds})
 ex.slip("no bias", {FIRST: "i * o"}, about=lambda came: (*came[:2], ...)).says("""
     It leaves out the biases, which are parameters, too.
 """)
@@ -102,15 +89,13 @@ ex.slip("saves nothing", {LOW: "low = 0"}, about=kept_bytes).says("""
 ex.slip("saves nothing", {LOW: "low = int(frozen[0])"})  # every ReLU
 inputs = "sum(w for w, f in zip(widths, [*frozen, 0]) if not f)"
 ex.slip("saves too much", {SUM: inputs}, about=kept_bytes).says("""
-    It leaves out activations above a trained layer that are still needed.
-    Hint: A frozen layer does not keep its input, but the ReLU below it keeps its
-    output.
+    It leaves out activations that the backward pass still needs.
+    Hint: The lowest trained layer keeps its input. A frozen layer above it does not,
+    but the ReLU below that one keeps its output.
 """)
 next_relu = "sum(w for w, *f in zip(widths, [*frozen, 0], [1, *frozen]) if not all(f))"
 ex.slip("saves too much", {SUM: next_relu})
-ex.slip("one too few", {SUM: "sum(widths[low + 1 :])"}, about=kept_bytes).says("""
-    It leaves out the input of the lowest trained layer, which the product there needs.
-""")
+ex.slip("saves too much", {SUM: "sum(widths[low + 1 :])"})
 again = "sum(widths[low:] + widths[low + 1 : -1])"
 ex.slip("twice", {SUM: again}, about=kept_bytes).says("""
     It counts a tensor twice if a ReLU and the layer above it both keep it.
@@ -131,21 +116,12 @@ ex.right({RETURN: "return [trained, 2.0 * trained, activations]"})
 
 
 @ex.right
-def counts_in_a_step_that_it_takes(widths, frozen, N):
-    net = nn.Sequential()
+def measured(widths, frozen, N):
+    layers = []
     for (i, o), f in zip(pairwise(widths), frozen, strict=True):
-        net.append(nn.Linear(i, o).requires_grad_(not f)).append(nn.ReLU())
-    net = net[:-1]  # behind the last layer is the loss
+        layers += [nn.Linear(i, o).requires_grad_(not f), nn.ReLU()]
+    net = nn.Sequential(*layers[:-1])  # behind the last layer is the loss
     x, y = torch.ones(N, widths[0]), torch.zeros(N, dtype=torch.int64)
     loss, activations = kept(lambda: F.cross_entropy(net(x), y), net.parameters())
-    trained = [p for p in net.parameters() if p.requires_grad]
-    if not trained:
-        return 0, 0, activations
-    optimizer = torch.optim.Adam(trained)
-    loss.backward()
-    optimizer.step()
-    states = [s[k] for s in optimizer.state.values() for k in ("exp_avg", "exp_avg_sq")]
-    sizes = [
-        sum(x.nbytes for x in each) for each in ([p.grad for p in trained], states)
-    ]
-    return *sizes, activations
+    trained = sum(p.nbytes for p in net.parameters() if p.requires_grad)
+    return trained, 2 * trained, activations

@@ -10,14 +10,9 @@ from d2lpar.checks.signs import both, breaks, wrong
 from d2lpar.report.units import show_bytes
 
 D, H, K = 6, 16, 3  # widths of the net
-SIZES = (  # examples in each batch, examples in a part, limit of the norm
-    ((4,), 4, 100.0),
-    ((5, 5), 2, 100.0),
-    ((2, 1), 1, 0.3),
-    ((8, 3, 7), 4, 0.1),
-    ((64, 10), 4, 0.2),
-    ((61,), 5, 100.0),
-)
+# examples in each batch, examples in a part, limit of the norm
+SIZES = [((4,), 4, 100.0), ((5, 5), 2, 100.0), ((2, 1), 1, 0.3)]
+SIZES += [((8, 3, 7), 4, 0.1), ((64, 10), 4, 0.2), ((61,), 5, 100.0)]
 
 
 def outcome(losses, model):
@@ -150,36 +145,29 @@ given = "return fit_broken(model, optimizer, batches, part, limit)"
 ex.slip("zeroes", {BEGIN: f"{given}\n    {BEGIN}"})
 ex.slip("shares", {SHARE: "1"}, about=weights).says("""
     The parts of a batch do not count in its gradient as they do in the mean over the
-    batch.
+    batch, or a shorter last part is left out.
     Hint: What does one example add to the mean, in a long part and in a short one?
     `backward()` adds to `.grad`, so scale each loss first, by the number of examples of
     its part divided by that of the batch.
 """)
 ex.slip("shares", {SHARE: "(1 / len(x.split(part)))"})
 full = {PARTS: f"list({PARTS})[: len(x) // part]"}
-ex.slip("dropped", full, about=weights).says("""
-    It leaves out the last part of a batch where this part is shorter.
-    Hint: Which examples does your loop see, if a batch has 5 and a part 2? And which,
-    if the whole batch is smaller than a part?
-""")
-ex.slip("dropped", full | {SHARE: "(1 / (len(x) // part))"})
-ex.slip("clips parts", {TOTAL: f"{TOTAL}; {CLIP}"}, about=weights).says("""
-    It clips while parts of the batch are still missing, or never clips.
-    Hint: Which gradient must not be longer than the limit? The norm of a sum is not the
-    sum of the norms, so clip once, after the last part.
-""")
-ex.slip("clips parts", {CLIP: "pass", TOTAL: f"{TOTAL}; {CLIP}"})
-ex.slip("clips parts", {CLIP: "pass"})
+ex.slip("shares", full)
+ex.slip("shares", full | {SHARE: "(1 / (len(x) // part))"})
 each = "[nn.utils.clip_grad_norm_([p], limit) for p in model.parameters()]"
-ex.slip("clips each", {CLIP: each}, about=weights).says("""
-    It clips each parameter or each number for itself, so the gradient has another
-    direction afterwards.
+ex.slip("clips", {TOTAL: f"{TOTAL}; {CLIP}"}, about=weights).says("""
+    It does not clip the whole gradient once: it clips while parts of the batch are
+    missing, or each parameter or number for itself, or never.
     Hint: Of which vector is the norm? All parameters together have one gradient, which
-    is shortened as a whole.
+    is complete after the last part of the batch. The norm of a sum is not the sum of
+    the norms.
 """)
-ex.slip("clips each", {CLIP: CLIP.replace("norm", "value")})
-often = f"{TOTAL}; {CLIP}; {STEP}; {ZERO}"
-ex.slip("steps", {TOTAL: often}, about=weights).says("""
+ex.slip("clips", {CLIP: "pass", TOTAL: f"{TOTAL}; {CLIP}"})
+ex.slip("clips", {CLIP: "pass"})
+ex.slip("clips", {CLIP: each})
+ex.slip("clips", {CLIP: CLIP.replace("norm", "value")})
+often = {TOTAL: f"{TOTAL}; {CLIP}; {STEP}; {ZERO}"}
+ex.slip("steps", often, about=weights).says("""
     It takes one step for each part of a batch.
     Hint: How many steps does a batch take? One, after all of its parts have been added.
 """)
@@ -192,25 +180,10 @@ copies = "copies = [torch.zeros_like(p) for _ in range(5) for p in model.paramet
 ex.wrong("costly", {BEGIN: f"{copies}\n    {BEGIN}"})
 ex.wrong("wrong", {"return losses": "return None"})
 ex.wrong("wrong", {TOTAL: "total = total + loss"})
-ex.wrong("wrong", {TOTAL: "total = total + loss.detach()"})
 ex.right({SHARE: "1", "(model(a), b)": "(model(a), b, reduction='sum') / len(x)"})
-
-
-@ex.right
-def gradients_in_a_list_of_its_own(model, optimizer, batches, part, limit):
-    """Never uses what backward adds up, and clips by hand."""
-    losses, weights = [], list(model.parameters())
-    for x, y in batches:
-        sums, total = [torch.zeros_like(p) for p in weights], 0.0
-        for a, b in zip(x.split(part), y.split(part), strict=True):
-            loss = F.cross_entropy(model(a), b, reduction="sum")
-            for s, g in zip(sums, torch.autograd.grad(loss, weights), strict=True):
-                s += g
-            total += loss.item()
-        norm = sum((s / len(x)).square().sum() for s in sums).sqrt()
-        factor = min(1.0, (limit / (norm + 1e-6)).item()) / len(x)
-        for p, s in zip(weights, sums, strict=True):
-            p.grad = s.mul_(factor)
-        optimizer.step()
-        losses.append(total / len(x))
-    return losses
+# never uses what backward adds up
+grads = "torch.autograd.grad(loss, [*model.parameters()])"
+own = {ZERO: "sums = [torch.zeros_like(p) for p in model.parameters()]"}
+own[BACKWARD] = f"[s.add_(g) for s, g in zip(sums, {grads}, strict=True)]"
+put = "for p, s in zip(model.parameters(), sums, strict=True): p.grad = s"
+ex.right(own | {CLIP: f"{put}\n        {CLIP}"})

@@ -10,26 +10,18 @@ from d2lpar.checks.signs import both, only, wrong
 
 ex = Exercise("03.3", agrees=lambda came, wanted, case: near(came, wanted, 1e-9))
 
-LINES = (  # seconds of the stages, seconds of the links between them
-    ((3.0,), ()),
-    ((1.0, 1.0, 1.0), (0.0, 0.0)),
-    ((1.0, 4.0, 2.0), (0.5, 0.25)),
-    ((2.0, 1.0), (5.0,)),
-    ((2.0, 3.0, 3.0, 1.0), (1.0, 4.5, 0.5)),
-    ((6.0, 1.0, 1.0, 1.0, 2.0), (0.5, 2.0, 0.125, 2.5)),
-    ((1.0, 2.0, 5.0), (5.0, 1.0)),
-)
+# seconds of the stages, seconds of the links between them
+LINES = [([3], []), ([1, 1, 1], [0, 0]), ([1, 4, 2], [0.5, 0.25]), ([2, 1], [5])]
+LINES += [([2, 3, 3, 1], [1, 4.5, 0.5]), ([6, 1, 1, 1, 2], [0.5, 2, 0.125, 2.5])]
+LINES += [([1, 2, 5], [5, 1])]
 
 
 @ex.cases
 def cases(rng):
     """Given lines and drawn ones, few samples and many, both ways to run them."""
-    drawn = [
-        (tuple(rng.uniform(1, 5, p).tolist()), tuple(rng.uniform(0, 6, p - 1).tolist()))
-        for p in (2, 4, 7)
-    ]
+    drawn = [(rng.uniform(1, 5, p), rng.uniform(0, 6, p - 1)) for p in (2, 4, 7)]
     for line, m, pipelined in product((*LINES, *drawn), (1, 2, 20), (True, False)):
-        times, links = map(list, line)
+        times, links = ([float(s) for s in some] for some in line)
         p, way = len(times), "a pipeline" if pipelined else "one by one"
         yield Case(
             1,
@@ -44,9 +36,7 @@ def simulated(times, links, m, pipelined):
 
     Stages and links take turns on the way of a sample, each has one at a time.
     """
-    spans = [times[0]]
-    for link, time in zip(links, times[1:], strict=True):
-        spans += [link, time]
+    spans = [s for pair in zip(times, [*links, 0.0], strict=True) for s in pair]
     free, done = [0.0] * len(spans), 0.0
     for _ in range(m):
         ready = 0.0 if pipelined else done
@@ -134,26 +124,11 @@ ex.mistake("first sample", at_once, no_links).says("""
 """)
 ex.wrong("first sample", {"(m - 1)": "m"})
 ex.wrong("first sample", {LATER: f"m * {PACE}"})
-ex.wrong("first sample", {WAY: "sum(times)", PACE: "max(times)"})
 ex.wrong("pace", {LATER: "m * sum(links) + sum(times) + (m - 1) * max(times)"})
 
 # Answers to which the general sentences apply
 
 ex.wrong("raises", {PACE: "max(max(times), max(links))"})
 ex.wrong("no number", {ALONE: "m * way", "return way + (m": "way + (m"})
-
-
-@ex.right
-def slot_by_slot(times, links, m, pipelined):
-    spans = [s for pair in zip(times, [*links, 0.0], strict=True) for s in pair]
-    free, end = [0.0] * len(spans), 0.0
-    for _ in range(m):
-        now = 0.0 if pipelined else end
-        for k, span in enumerate(spans):
-            now = max(now, free[k]) + span
-            free[k] = now
-        end = now
-    return end
-
-
+ex.right(simulated)
 ex.right({"if not pipelined:": "if not pipelined or m == 1:"})

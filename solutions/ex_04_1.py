@@ -1,9 +1,6 @@
 """04.1 Shift by k: shift(x, k)."""
 
-import builtins
-
 import torch
-import torch.distributed as dist
 
 from d2lpar.checks import requirements as rows
 from d2lpar.checks.exercise import Exercise
@@ -11,7 +8,6 @@ from d2lpar.checks.judging import Case
 from d2lpar.checks.signs import both, breaks, hangs, says, waiting
 from d2lpar.checks.solutions.chapter_04 import BATCHED, NO_BATCH
 from d2lpar.checks.varying import mirror
-from d2lpar.messages import exchange
 
 ex = Exercise("04.1")
 FORMS = [(torch.float64, (1,)), (torch.float32, (2, 3)), (torch.int64, (5,))]
@@ -106,63 +102,33 @@ ex.slip("direction", other_way).says("""
 step = "exchange(x, (r + 1) % n, incoming, (r - 1) % n); x = incoming.clone()"
 steps = {EXCHANGE: f"for _ in range(k % n): {step}"}
 ex.mistake("step by step", both(breaks(BYTES), breaks(ROUNDS)), steps).says("""
-    It reaches rank r+k in several steps, and each step sends the tensor again.
+    The tensor gets there in several steps, and is sent again in each.
     Hint: A rank can send to any other rank, not only to its neighbour.
-""")
-first = {EXCHANGE: TURNS.format("r == min((r + i * k) % n for i in range(n))")}
-ex.mistake("in turns", both(breaks(ROUNDS), MESSAGES.holds), first).says("""
-    The result is right, but some ranks receive before they send, which takes extra
-    rounds.
-    Hint: Let every rank send and receive at the same time, in a single round.
 """)
 one_by_one = {EXCHANGE: f"work = {RECV.replace('recv', 'irecv')}; {SEND}; work.wait()"}
 ex.mistake("no batch", both(breaks(BATCHED), WAITED.holds), one_by_one).says(NO_BATCH)
 
 # Answers to which the general sentences apply
 
-ex.wrong("raises", {NOWHERE: "False"})
 ex.wrong("raises", {NOWHERE: "k == 0"})
 ex.wrong("no wait", {EXCHANGE: f"{SEND.replace('send', 'isend')}; {RECV}"})
 ex.wrong("hangs", {EXCHANGE: "exchange(x, (r + k) % n, incoming, (r + k) % n)"})
-into_x = {
-    EXCHANGE: EXCHANGE.replace("x, (r +", "x.clone(), (r +").replace("incoming", "x")
-}
-ex.wrong("costly", into_x | {RETURN: "return x"})
-ex.wrong("wrong", {RETURN: "return torch.zeros_like(x)"})
+first = "r == min((r + i * k) % n for i in range(n))"
+ex.wrong("costly", {EXCHANGE: TURNS.format(first)})
+ex.wrong("costly", {RETURN: "return x.copy_(incoming)"})
 ex.wrong("wrong", {RETURN: "return incoming.double().to(x.dtype)"})
 ex.wrong("wrong", {RETURN: "return incoming.reshape(-1) if x.dim() < 2 else incoming"})
 all_of_them = "every = [x.clone() for _ in range(n)]; dist.all_gather(every, x)"
-ex.wrong(
-    "native collective", {EXCHANGE: f"{all_of_them}; incoming = every[(r - k) % n]"}
-)
-
-
-@ex.wrong("processes")
-def a_module_carries(x, k):
-    n, r = dist.get_world_size(), dist.get_rank()
-    if k % n == 0:
-        return x.clone()
-    board = builtins.__dict__.setdefault("_board041", {})
-    board[r] = x.clone()
-    incoming = torch.zeros_like(x)
-    exchange(torch.zeros_like(x), (r + k) % n, incoming, (r - k) % n)
-    return board[(r - k) % n]
-
-
-@ex.right
-def as_bytes(x, k):
-    n, r = dist.get_world_size(), dist.get_rank()
-    y = x.clone()
-    if k % n:
-        here, there = (z.reshape(-1).view(torch.uint8) for z in (x, y))
-        ops = [dist.P2POp(dist.isend, here, (r + k) % n)]
-        ops.append(dist.P2POp(dist.irecv, there, (r - k) % n))
-        works = dist.batch_isend_irecv(ops)
-        while works:
-            works.pop().wait()
-    return y
-
-
+of_one = f"{all_of_them}; incoming = every[(r - k) % n]"
+ex.wrong("native collective", {EXCHANGE: of_one})
+board = "board = __import__('builtins').__dict__.setdefault('_board041', {})"
+carried = {EXCHANGE: f"{board}; board[r] = x.clone(); {EXCHANGE}"}
+ex.wrong("processes", carried | {RETURN: "return board[(r - k) % n]"})
+as_bytes = """here, there = (z.reshape(-1).view(torch.uint8) for z in (x, incoming))
+    ops = [dist.P2POp(dist.isend, here, (r + k) % n)]
+    ops.append(dist.P2POp(dist.irecv, there, (r - k) % n))
+    [work.wait() for work in dist.batch_isend_irecv(ops)]"""
+ex.right({EXCHANGE: as_bytes})
 ex.right({"return x.clone()": "return x"})
 
 ex.variation(
@@ -174,10 +140,6 @@ ex.variation(
         "direction": """
             It shifts in the wrong direction, so rank r gets what rank r-k had.
             Hint: If every rank r sends to r-k, rank r must receive from r+k.
-        """,
-        "step by step": """
-            It reaches rank r-k in several steps, and each step sends the tensor again.
-            Hint: A rank can send to any other rank, not only to its neighbour.
         """,
     },
 )

@@ -97,15 +97,12 @@ ex.mistake("empty messages", nothing, {SENDS: "", RECEIVES: "if True:"}).says(""
     Hint: All ranks know `rows` and n, so the sender and the receiver can both skip the
     message.
 """)
-each = {SEND: f"[dist.send(row, peer) for row in {SHARE}]"}
-each[RECEIVE] = "[dist.recv(row, root) for row in mine]"
-ex.mistake("row by row", ex.costs("messages"), each).says("""
-    The rows of one rank travel in several messages, and each message costs alpha.
-    Hint: Copy all rows of a rank into one tensor, and send this tensor.
-""")
 
 # Answers to which the general sentences apply
 
+each = {SEND: f"[dist.send(row, peer) for row in {SHARE}]"}
+each[RECEIVE] = "[dist.recv(row, root) for row in mine]"
+ex.wrong("costly", each)
 whole = {SEND: "dist.send(x, peer)", "torch.empty(sizes[r]": "torch.empty(rows"}
 whole |= {SENDS: " and rows", RECEIVES: "if rows:"}
 whole["return mine"] = "return mine[r::n].clone()"
@@ -118,10 +115,8 @@ ex.wrong("error", {BUFFER: "torch.float32"})
 native = {"n, r = dist": "dist.all_reduce(torch.ones(1))\n    n, r = dist"}
 ex.wrong("native collective", native)
 ex.wrong("no wait", {SEND: f"dist.isend({SHARE}, peer)"})
-last_first = {
-    "for peer in range(n):\n        ": "for peer in reversed(range(n)):\n        "
-}
-ex.right(last_first)
+LOOP = "for peer in {}:\n        "
+ex.right({LOOP.format("range(n)"): LOOP.format("reversed(range(n))")})
 
 ex.variation(
     "b",

@@ -6,13 +6,8 @@ from d2lpar.checks import requirements as rows
 from d2lpar.checks.exercise import Exercise
 from d2lpar.checks.judging import Case, argument, on_views
 from d2lpar.checks.signs import both, only
-from d2lpar.checks.solutions.chapter_05 import (
-    SIZES,
-    SPARE,
-    distances,
-    some,
-    two_nodes,
-)
+from d2lpar.checks.solutions import chapter_05
+from d2lpar.checks.solutions.chapter_05 import SIZES, distances, some
 from d2lpar.sim.cluster import Cluster
 
 
@@ -38,7 +33,9 @@ def cases(rng, reference):
             yield draw(rng, reference, n, 0, 0)
         if n == 4:
             root, nodes = int(rng.integers(1, n)), "of two T4"
-            yield draw(rng, reference, n, 1003, root, two_nodes(n), nodes=nodes)
+            yield draw(
+                rng, reference, n, 1003, root, chapter_05.two_nodes(n), nodes=nodes
+            )
             yield draw(rng, reference, n, 30_011, root, traced=True)
 
 
@@ -80,13 +77,13 @@ ex.at_most(
     bytes=most_bytes,
     rounds=most_rounds,
     seconds=longest,
-    memory=lambda case: SPARE + case.noise,
+    memory=lambda case: chapter_05.SPARE + case.noise,
 )
 ex.require(rows.from_messages(), rows.all_waited())
 
 # Texts of the answer, for edits
 
-PLACE, SPLIT = "place = (r - root) % n", "pieces = x.tensor_split(n)"
+SPLIT = "pieces = x.tensor_split(n)"
 UPPER, SEND = "x[starts[middle] : starts[high]]", "dist.send(upper"
 GATHER = "ring_all_gather([pieces[(i - root) % n] for i in range(n)])"
 FROM, TO = "(r - 1) % n", "(r + 1) % n"
@@ -104,19 +101,6 @@ def instead(text):
 
 # Mistakes of its own
 
-by_rank = {GATHER: GATHER.replace("(i - root) % n", "i")}
-elsewhere = only(lambda case: case.facts["root"])
-ex.mistake("places", elsewhere, by_rank).says("""
-    It is right where rank 0 is the root, and fails only where another rank is.
-    Hint: Which numbers are ranks, and which are places that are counted from the root
-    round the circle? Rank r is (r - root) % n places to the right of the root.
-""")
-ex.wrong("places", {PLACE: "root, place = 0, r"})
-ex.slip("tail", {SPLIT: "pieces = x[: len(x) // n * n].tensor_split(n)"}).says("""
-    The last elements never arrive, because the pieces do not cover the whole tensor.
-    Hint: Add up the sizes of your pieces. If n does not divide the number of elements,
-    n pieces of the rounded-down size are too short.
-""")
 few_chunks = lambda case: len(torch.empty(case.facts["S"]).chunk(case.n)) < case.n
 ex.mistake("chunk", only(few_chunks), {SPLIT: "pieces = x.chunk(n)"}).says("""
     It fails only for sizes of which `torch.chunk` makes fewer than n pieces.
@@ -132,16 +116,14 @@ def large(question):
 
 
 one_each = lambda attempt, to: sum(attempt.run.messages) == attempt.case.n - 1
-flat = (
-    "[dist.send(x, i) for i in range(n) if i != r] if r == root else dist.recv(x, root)"
-)
+flat = "dist.recv(x, root) if place else "
+flat += "[dist.send(x, i) for i in range(n) if i != r]"
 ex.mistake("whole", large(one_each), instead(flat)).says("""
     Each rank receives the whole tensor in one message, so most ranks only wait.
     Hint: A rank that has a part of the tensor can already pass it on. Cut the tensor
     into n pieces. How does each rank get a piece of its own in few rounds?
 """)
 ex.wrong("whole", {UPPER: "x", GATHER: "pass"})
-ex.wrong("whole", instead(CHAIN) | {SPLIT: "pieces = [x]"})
 everyone = lambda a, to: min(a.run.bytes_sent) > 0.95 * most_bytes(a.case)
 zeros = """from d2lpar.allreduce import ring_allreduce
     ring_allreduce(x.zero_() if place else x)"""
@@ -170,33 +152,23 @@ ex.mistake("one by one", large(served), instead(scatter)).says("""
     Hint: Another rank can serve for the root. Send half of the tensor to one rank,
     which then serves half of the others.
 """)
-copied = {
-    SPLIT: f"y, x = x, x.clone()\n    {SPLIT}",
-    GATHER: f"{GATHER}\n    y.copy_(x)",
-}
-ex.mistake("buffer", ex.costs("memory"), copied).says("""
-    Some rank allocates memory for data that already has its place in `x`.
-    Hint: A slice of `x` is a view, so you can receive straight into it.
-""")
 
 # Answers to which the general sentences apply
 
 ex.wrong("not in place", {SPLIT: f"x = x.clone()\n    {SPLIT}"})
+by_rank = GATHER.replace("(i - root) % n", "i")
+ex.wrong("pattern", {GATHER: by_rank})
+ex.wrong("pattern", {SPLIT: "pieces = x[: len(x) // n * n].tensor_split(n)"})
+copied = {SPLIT: f"y, x = x, x.clone()\n    {SPLIT}"}
+ex.wrong("costly", copied | {GATHER: f"{GATHER}\n    y.copy_(x)"})
 ex.wrong("costly", {"min(low + 2 * half, n)": "n"})
 ex.wrong("raises", instead(scatter.replace("range(1, n)", "range(n)")))
 ex.wrong("hangs", instead(CHAIN.replace("place < n - 1", "n > 1")))
-at_once = CHAIN.replace("dist.recv(", "works += [dist.irecv(")
-at_once = at_once.replace("dist.send(", "works += [dist.isend(").replace(
-    "% n)", "% n)]"
-)
-at_once = f"works = []\n    {at_once}\n    [work.wait() for work in works]"
-ex.wrong("race", instead(at_once))
 ex.wrong("race", {SEND: "dist.isend(upper"})
 ex.wrong("native collective", instead("dist.broadcast(x, root)"))
 to_the_left = """for k in range(n - 1):
         mine, theirs = pieces[(place + k) % n], pieces[(place + k + 1) % n]
         exchange(mine, (r - 1) % n, theirs, (r + 1) % n)"""
 ex.right({GATHER: to_the_left})
-ex.right(
-    {SPLIT: "pieces = [x[i * len(x) // n : (i + 1) * len(x) // n] for i in range(n)]"}
-)
+by_hand = "[x[i * len(x) // n : (i + 1) * len(x) // n] for i in range(n)]"
+ex.right({SPLIT: f"pieces = {by_hand}"})

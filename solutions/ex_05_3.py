@@ -5,15 +5,8 @@ import torch
 from d2lpar.checks import requirements as rows
 from d2lpar.checks.exercise import Exercise
 from d2lpar.checks.judging import Case, argument, on_views
-from d2lpar.checks.signs import both
-from d2lpar.checks.solutions.chapter_05 import (
-    SIZES,
-    SPARE,
-    distances,
-    sends,
-    some,
-    two_nodes,
-)
+from d2lpar.checks.solutions import chapter_05
+from d2lpar.checks.solutions.chapter_05 import SIZES, distances, some
 from d2lpar.checks.varying import mirror
 
 ex = Exercise("05.3", outcome=argument(0), perform=on_views)
@@ -28,7 +21,9 @@ def cases(rng, reference):
         if n == 2:
             yield draw(rng, reference, n, 0)
         if n == 4:
-            yield draw(rng, reference, n, 1000, two_nodes(n), nodes="of two T4")
+            yield draw(
+                rng, reference, n, 1000, chapter_05.two_nodes(n), nodes="of two T4"
+            )
             yield draw(rng, reference, n, 30_011, traced=True)
         if n == 8:
             yield draw(rng, reference, n, 0)
@@ -50,7 +45,7 @@ ex.at_most(
     rounds=lambda case: len(distances(case.n)),
     messages=fewest,
     bytes=lambda case: len(distances(case.n)) * size(case),
-    memory=lambda case: 3 * size(case) + SPARE + case.noise,
+    memory=lambda case: 3 * size(case) + chapter_05.SPARE + case.noise,
 )
 ex.require(rows.from_messages(), rows.all_waited())
 
@@ -99,29 +94,9 @@ ex.slip("too few steps", {LOOP: "while 2 * d <= n:"}).says("""
     the number of steps up, not down.
 """)
 ex.slip("too few steps", {LOOP: "while 2 * d < n:"})
-slow = ex.costs("rounds")
-
-chain = """if r > 0:
-        dist.recv(incoming, r - 1)
-        x.add_(incoming)
-    if r < n - 1:
-        dist.send(x, r + 1)
-    while d < 1:"""
-ex.mistake("chain", both(slow, sends(lambda case: case.n - 1)), {LOOP: chain}).says("""
-    Each rank waits for the complete sum of its neighbour, which takes n-1 rounds.
-    Hint: While a rank waits it could already send. After one round a rank can have the
-    sum of two terms, and after two rounds the sum of four.
-""")
-then = f"{WAIT}\n        if r + d < n:\n            dist.send(x, r + d)"
-ex.mistake("in turn", both(slow, sends(fewest)), {SEND: "pass", WAIT: then}).says("""
-    The messages of one step wait for each other, so each step takes several rounds.
-    Hint: In a step no message depends on another. Start the send with `isend` before
-    you receive, and wait for it afterwards.
-""")
 
 # Answers to which the general sentences apply
 
-ex.wrong("not in place", {ADDS: ADDS.replace("x += ", "x = x + ")})
 returned = {END: f"{END}\n    return x", ADDS: ADDS.replace("x +=", "x = x +")}
 ex.wrong("not in place", returned)
 ex.wrong("not in place", {ADDS: ADDS.replace("x += ", "x.data = x + ")})
@@ -131,14 +106,21 @@ early |= {END: f"[work.wait() for work in works]\n        {END}"}
 ex.wrong("race", early)
 ex.wrong("wrong", {ADDS: ADDS.replace("x += incoming", "x.copy_(incoming)")})
 ex.wrong("hangs", {RECEIVES: RECEIVES.replace(">=", ">")})
-idle = {at: text for at, text in circle.items() if at != ADDS}
-ex.wrong("costly", idle)
+chain = """if r > 0:
+        dist.recv(incoming, r - 1)
+        x.add_(incoming)
+    if r < n - 1:
+        dist.send(x, r + 1)
+    while d < 1:"""
+ex.wrong("costly", {LOOP: chain})
+then = f"{WAIT}\n        if r + d < n:\n            dist.send(x, r + d)"
+ex.wrong("costly", {SEND: "pass", WAIT: then})
+ex.wrong("costly", {at: text for at, text in circle.items() if at != ADDS})
 twice = {"isend(x,": "isend(torch.cat([x, x]),", ADDS: f"{ADDS}[: len(x)]"}
 twice["empty_like(x)"] = "empty(2 * len(x)).double()"
 ex.wrong("costly", twice)
 ex.wrong("costly", {"works = []": "works, spare = [], x.new_empty(3 * len(x))"})
-native = {"while": "dist.all_reduce(torch.ones(1))\n    while"}
-ex.wrong("native collective", native)
+ex.wrong("native collective", {"while": "dist.all_reduce(torch.ones(1))\n    while"})
 ex.right({"isend(x,": "isend(x.clone(),"})
 ex.right({LOOP: "for d in [d for d in (8, 4, 2, 1) if d < n]:"})
 

@@ -5,8 +5,8 @@ import torch
 from d2lpar.checks import requirements as rows
 from d2lpar.checks.exercise import Exercise
 from d2lpar.checks.judging import Case
-from d2lpar.checks.signs import both, only, right
-from d2lpar.checks.solutions.chapter_05 import SIZES, SPARE, sends, two_nodes
+from d2lpar.checks.signs import both, either, only
+from d2lpar.checks.solutions.chapter_05 import SIZES, SPARE, two_nodes
 
 ex = Exercise("05.5")
 
@@ -35,7 +35,6 @@ def result_and_four_blocks(case):
 
 
 heights = lambda case: [len(shard) for (shard,) in case.inputs]
-everyone = lambda case: case.n * (case.n - 1)
 uneven = lambda case: case.facts["S"] % case.n
 ex.boundaries("one rank", "two ranks", "no power of two", "does not divide")
 ex.boundaries("empty share", "empty")
@@ -43,7 +42,7 @@ ex.exactly(
     bytes=lambda case: [8 * own * (case.facts["S"] - own) for own in heights(case)]
 )
 ex.at_most(
-    messages=everyone,
+    messages=lambda case: case.n * (case.n - 1),
     rounds=lambda case: case.n - 1,
     memory=result_and_four_blocks,
 )
@@ -79,14 +78,6 @@ ex.mistake("sizes", equal, {ROWS: "N // n"}).says("""
     after `t()`.
 """)
 ex.wrong("sizes", {BUFFER: "shard.new_empty(rows[r], rows[r])"})
-
-
-def whole_somewhere(attempt):
-    """On four ranks and less, or in a small matrix, a few shards are as large."""
-    n, N = attempt.case.n, attempt.case.facts["S"]
-    return n > 4 and N > 60 and max(attempt.run.peak_memory) >= 8 * N * N
-
-
 gather = {
     ALL: "shard.new_empty(N, N).split(rows)",
     SEND: "shard",
@@ -94,36 +85,30 @@ gather = {
     PLACE: "places[src].copy_(blocks[src][:, sum(rows[:r]) :][:, : rows[r]].t())",
     OWN: "places[r].copy_(shard.split(rows, dim=1)[r].t())",
 }
-ex.mistake("whole matrix", both(right, whole_somewhere), gather).says("""
-    Some rank holds the whole matrix, which no rank has the memory for.
-    Hint: Rank i needs only one block of each other rank's rows.
-""")
+too_much = either(ex.costs("memory"), ex.costs("memory", "bytes"))
 copies = {ALL: "[block.contiguous() for block in shard.split(rows, dim=1)]"}
-ex.mistake("many blocks", ex.costs("memory"), copies).says("""
-    Some rank holds more than four blocks besides the result at the same time.
-    Hint: At any time one block leaves and one arrives. Copy each block into the result
-    as soon as it arrives.
+ex.mistake("many blocks", too_much, copies).says("""
+    Some rank holds more than four blocks besides the result at the same time, perhaps
+    even the whole matrix.
+    Hint: Rank i needs only one block of each other rank's rows. At any time one block
+    leaves and one arrives: copy it into the result at once.
 """)
-in_pairs = "[i + j - r for i in range(n) for j in range(i) if r in (i, j)]"
-pairs = {LOOP: f"for other in {in_pairs}:", PEERS: "other, other"}
-ex.mistake("in turn", both(ex.costs("rounds"), sends(everyone)), pairs).says("""
-    It takes more than n-1 rounds, because some ranks wait while others exchange their
-    blocks.
-    Hint: In step k, rank r can send to r+k and receive from r-k, for all r at once.
-""")
+ex.wrong("many blocks", gather)
+rows_to_all = {BUFFER: "shard.new_empty(rows[src], N)", SEND: "shard"}
+rows_to_all[PLACE] = "places[src].copy_(incoming.split(rows, dim=1)[r].t())"
+ex.wrong("many blocks", rows_to_all)
 
 # Answers to which the general sentences apply
 
 ex.wrong("raises", {LOOP: "for k in range(n):"})
 ex.wrong("raises", {SEND: "blocks[dst]"})
+in_pairs = "[i + j - r for i in range(n) for j in range(i) if r in (i, j)]"
+ex.wrong("costly", {LOOP: f"for other in {in_pairs}:", PEERS: "other, other"})
 ex.wrong("error", {BUFFER: "torch.empty(rows[src], rows[r])"})
 by_row = f"""works = [dist.isend(row, dst) for row in {SEND}]
         works += [dist.irecv(row, src) for row in incoming]
         [work.wait() for work in works]"""
 ex.wrong("costly", {EXCHANGE: by_row})
-rows_to_all = {BUFFER: "shard.new_empty(rows[src], N)", SEND: "shard"}
-rows_to_all[PLACE] = "places[src].copy_(incoming.split(rows, dim=1)[r].t())"
-ex.wrong("costly", rows_to_all)
 ex.wrong("costly", {RETURN: f"shard.zero_()\n    {RETURN}"})
 unwaited = f"dist.isend({SEND}, dst)\n        dist.recv(incoming, src)"
 ex.wrong("no wait", {EXCHANGE: unwaited})

@@ -1,7 +1,6 @@
 """06.1 The ring, mirrored: mirrored_ring(tensor, op)."""
 
 import torch
-import torch.distributed as dist
 
 from d2lpar.allreduce import costs
 from d2lpar.checks import requirements as rows
@@ -9,7 +8,7 @@ from d2lpar.checks import signs
 from d2lpar.checks.equality import same
 from d2lpar.checks.exercise import Exercise
 from d2lpar.checks.judging import Case, Requirement, argument
-from d2lpar.checks.signs import both, breaks
+from d2lpar.checks.signs import both, only
 from d2lpar.checks.varying import mirror, next_one
 from d2lpar.report.units import show_bytes
 
@@ -54,13 +53,6 @@ def telling(attempt):
     return attempt.error is None and 2 < attempt.case.n <= attempt.case.facts["S"]
 
 
-def too_few_chunks(attempt):
-    """An index is out of range, and in no call in which n divides S."""
-    out = signs.raises(IndexError)
-    found = [(a.case.n, a.case.facts["S"]) for a in attempt.attempts if out(a)]
-    return out(attempt) and all(S % n or S == 0 for n, S in found)
-
-
 def first_half_right(attempt):
     """The outcome is wrong, and chunk r of rank r is what it should be."""
     n, came, wanted = attempt.case.n, attempt.came, attempt.case.expected
@@ -69,22 +61,17 @@ def first_half_right(attempt):
     )
 
 
-LEFT = Requirement(
-    "bytes to others than the left", elsewhere, lambda case: 0, show=show_bytes
-)
-BITS = rows.same_bits()
-SAID = Requirement(
-    "ranks that return a value",
-    lambda a: sum(value is not None for value in a.values),
-    lambda case: 0,
-)
+TO_OTHERS = "bytes to others than the left"
+LEFT = Requirement(TO_OTHERS, elsewhere, lambda case: 0, show=show_bytes)
+returned = lambda attempt: sum(value is not None for value in attempt.values)
+SAID = Requirement("ranks that return a value", returned, lambda case: 0)
 spare = lambda case: 8 * -(-case.facts["S"] // case.n) + 100 + case.noise
 ex.boundaries("one rank", "two ranks", "no power of two", "does not divide")
 ex.boundaries("empty", "empty share")
 ex.require(rows.from_messages(), rows.all_waited())
 ex.exactly(bytes=fewest)
 ex.at_most(rounds=lambda case: 2 * (case.n - 1), memory=spare)
-ex.require(LEFT, BITS, SAID)
+ex.require(LEFT, rows.same_bits(), SAID)
 
 # Texts of the answer, for edits
 
@@ -108,17 +95,13 @@ ex.mistake("direction", both(telling, to_the_right), as_in_the_chapter).says("""
     Hint: Rank r sends to r-1 and receives from r+1. Write down which chunk it sends in
     each step.
 """)
-ex.mistake("too few chunks", too_few_chunks, {SPLIT: "tensor.chunk(n)"}).says("""
+out = signs.raises(IndexError)
+few = only(lambda case: case.facts["S"] % case.n or not case.facts["S"], out)
+ex.mistake("too few chunks", few, {SPLIT: "tensor.chunk(n)"}).says("""
     It cuts the tensor into fewer chunks than there are ranks.
     Hint: For 5 elements and 4 ranks, torch.chunk makes only 3 chunks. tensor_split
     makes 4, some of them shorter or empty.
 """)
-ex.slip("tail", {SPLIT: "tensor[: len(tensor) // n * n].tensor_split(n)"}).says("""
-    It leaves out the last S mod n elements when n does not divide S.
-    Hint: n chunks of S // n elements do not cover the tensor. Look at how tensor_split
-    cuts it.
-""")
-sends = lambda attempt: attempt.run.bytes_sent == fewest(attempt.case)
 again = f"incoming = {SPARE}; {FIRST}; {{}}"
 add = "theirs += incoming if op == 'sum' else torch.maximum(theirs, incoming) - theirs"
 ex.slip("combined twice", {SECOND: again.format(add)}).says("""
@@ -131,23 +114,17 @@ ex.slip("op", {'op == "sum"': "True"}).says("""
     Hint: torch.maximum(a, b, out=a) keeps the larger of two values, element by element.
 """)
 ex.mistake("second half", signs.always(first_half_right), {SECOND: "pass"}).says("""
-    Chunk r of rank r is right but others are wrong, so the first half works and the
-    second does not.
+    At the end chunk r is right on rank r but others are wrong, so the first half works
+    and the second does not.
     Hint: At half time rank r sends chunk r. Which chunk does it pass on one step later?
-""")
-nearer = again.format("incoming -= theirs; theirs += incoming")  # nearly right
-ex.mistake("bits", both(breaks(BITS), sends), {SECOND: nearer}).says("""
-    The results on different ranks differ in their last digits.
-    Hint: Only the rank that completes a chunk may round its sum. The other ranks copy
-    the chunk.
 """)
 same_sum = lambda a: sum(a.run.bytes_sent) == sum(fewest(a.case))
 other_owner = {NEIGHBOURS: NEIGHBOURS + "; r += 1"}
 ex.mistake("owner", both(ex.costs("bytes"), same_sum), other_owner).says("""
     The total number of bytes is right, but some ranks send more than their share and
     others less.
-    Hint: Chunk r, as tensor_split cuts it, is complete on rank r at half time. So rank
-    r never sends this chunk in the first half.
+    Hint: As tensor_split cuts them, chunk r is complete on rank r at half time. So rank
+    r never sends it in the first half.
 """)
 longer_last = "tensor.split([(len(tensor) + i) // n for i in range(n)])"
 ex.wrong("owner", {SPLIT: longer_last, "chunks[0]": "chunks[-1]"})
@@ -158,45 +135,24 @@ ex.mistake("spare", ex.costs("memory"), {SPARE: "torch.empty_like(theirs)"}).say
 """)
 ex.wrong("spare", {MAXIMUM: "theirs.copy_(torch.maximum(theirs, incoming))"})
 ex.wrong("spare", {SPLIT: SPLIT + "; before = tensor.tolist() if r == 2 else []"})
-of_numpy = "(copy := torch.from_numpy(tensor.numpy().copy())).tensor_split(n)"
-ex.wrong("spare", {SPLIT: of_numpy, SECOND: SECOND + "; tensor.copy_(copy)"})
-turns = (
-    "for give in (r % 2 == 0, r % 2): dist.send(mine, left) if give else dist.recv({})"
-)
+
+# Answers to which the general sentences apply
+
+ex.wrong("pattern", {SPLIT: "tensor[: len(tensor) // n * n].tensor_split(n)"})
+ex.wrong("costly", {SECOND: again.format("incoming -= theirs; theirs += incoming")})
+turns = "for give in (r % 2 == 0, r % 2): "
+turns += "dist.send(mine, left) if give else dist.recv({})"
 turns = {FIRST: turns.format("incoming, right"), SECOND: turns.format("theirs, right")}
 ex.wrong("costly", turns)
 ex.wrong("hangs", {FIRST: "dist.send(mine, left); dist.recv(incoming, right)"})
 ex.wrong("raises", {"chunks[(r + 2 + k) % n]": "chunks[r + 2 + k]"})
-
-
-@ex.wrong("native collective")
-def torchs_own(tensor, op):
-    dist.all_reduce(tensor, dist.ReduceOp.SUM if op == "sum" else dist.ReduceOp.MAX)
-
-
+native = "return dist.all_reduce(tensor, getattr(dist.ReduceOp, op.upper()))"
+ex.wrong("native collective", {SPLIT: f"{SPLIT}; {native}"})
 # empty chunks stay
 skip = "works = [dist.irecv({0}, right)] if len({0}) else []; "
 skip += "works += [dist.isend(mine, left)] if len(mine) else []; "
 skip += "[work.wait() for work in works]"
 ex.right({FIRST: skip.format("incoming"), SECOND: skip.format("theirs")})
-
-# Variations
-
-
-def with_owner(chunk):
-    """What the report says where this chunk is complete on rank r at half time."""
-    return {
-        "second half": f"""
-            Chunk {chunk} of rank r is right but others are wrong, so the first half
-            works and the second does not.
-            Hint: At half time rank r sends chunk {chunk}. Which chunk does it pass on
-            one step later?""",
-        "owner": f"""
-            {ex.words["owner"]["sentence"]}
-            Hint: Chunk {chunk}, as tensor_split cuts it, is complete on rank r at half
-            time. So rank r never sends this chunk in the first half.""",
-    }
-
 
 ex.variation(
     "b",
@@ -210,10 +166,10 @@ ex.variation(
             right.
             Hint: Rank r sends to r+1 and receives from r-1. Write down which chunk it
             sends in each step.
-        """,
-        **with_owner("n-1-r"),
+        """
     },
-    rows={"bytes to others than the left": "bytes to others than the right"},
+    reads={"chunk r": "chunk n-1-r"},
+    rows={TO_OTHERS: TO_OTHERS.replace("left", "right")},
 )
 ex.variation(
     "c",
@@ -221,5 +177,5 @@ ex.variation(
     differs="Chunk r is complete on rank r at half time, but this exercise asks for "
     "chunk r+1.",
     part=next_one,
-    says=with_owner("r+1"),
+    reads={"chunk r": "chunk r+1"},
 )

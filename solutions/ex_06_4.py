@@ -9,7 +9,7 @@ from d2lpar.allreduce import costs
 from d2lpar.checks.equality import NO_NUMBER
 from d2lpar.checks.exercise import Exercise
 from d2lpar.checks.judging import Case, Requirement, ranks
-from d2lpar.checks.signs import always, both, violates, wrong
+from d2lpar.checks.signs import always, both, either, violates, wrong
 from d2lpar.report.units import show_bytes, show_seconds
 
 COSTS = {
@@ -21,19 +21,10 @@ COSTS = {
     "halving-doubling": costs.halving_doubling_cost,
 }
 CHUNKED = {"ring", "halving-doubling"}
-RATIOS = {  # ranks: how many times alpha the tensor's bytes take
-    1: [3.0],
-    2: [0.1],
-    3: [0.2, 50.0],
-    4: [0.1, 30.0],
-    5: [0.3],
-    6: [20.0],
-    7: [0.2],
-    8: [0.5, 100.0],
-    12: [0.3, 4.0, 200.0],
-    64: [0.5, 1000.0],
-    100: [1e4],
-}
+# ranks: how many times alpha the tensor's bytes take
+RATIOS = {1: [3.0], 2: [0.1], 3: [0.2, 50.0], 4: [0.1, 30.0], 5: [0.3], 6: [20.0]}
+RATIOS |= {7: [0.2], 8: [0.5, 100.0], 12: [0.3, 4.0, 200.0], 64: [0.5, 1000.0]}
+RATIOS |= {100: [1e4]}
 
 
 def pair(came):
@@ -75,7 +66,7 @@ def cases(rng):
             f"S = {show_bytes(S)}, {ranks(n)}, {link}",
             [(S, n, alpha, beta)],
             expected=[(best, seconds[best])],
-            facts={"seconds": seconds, "best": best, "power": n & (n - 1) == 0},
+            facts={"seconds": seconds, "best": best},
         )
 
 
@@ -109,15 +100,6 @@ def as_if(change):
     return both(violates(SECONDS), lambda a: all(map(fits, ended(a))))
 
 
-def no_fold(attempt):
-    """A doubling that is too fast, by two rounds at most; n is no power of two."""
-    S, _, alpha, beta = attempt.case.inputs[0]
-    name, seconds = pair(attempt.came[0])
-    saved = attempt.case.facts["seconds"][name] - seconds
-    few = 0 < saved < 2.01 * (alpha + beta * S)
-    return "doubling" in name and few and not attempt.case.facts["power"]
-
-
 def picks(cut, instead_of):
     """Does every wrong choice cut the tensor, and does the fastest one here?"""
     alike = both(wrong, lambda a: (named(a) in CHUNKED) == cut)
@@ -140,37 +122,25 @@ ex.mistake("no pair", no_pair, {RETURN: "return name"}).says("""
     exercise.
 """)
 ex.wrong("no pair", {RETURN: "return name + '_allreduce', seconds[name]"})
-no_alpha = as_if(lambda alpha, beta: (0, beta))
-ex.mistake("no alpha", no_alpha, {K: K + "; alpha = 0"}).says("""
-    The seconds leave out alpha, the fixed cost of every message.
-    Hint: Every round takes at least alpha, however small its messages are.
+speeds = [lambda alpha, beta: (0, beta), lambda alpha, beta: (alpha, 0)]
+speeds += [lambda alpha, beta: (alpha, 8 * beta)]  # a byte counts as 8
+other_speed = either(*map(as_if, speeds))
+ex.mistake("units", other_speed, {K: K + "; alpha = 0"}).says("""
+    The seconds leave out alpha or beta, or count a byte eight times.
+    Hint: A message of b bytes takes alpha + beta b, which is at least alpha however
+    small it is. S is in bytes, and beta in seconds per byte.
 """)
-no_beta = as_if(lambda alpha, beta: (alpha, 0))
-ex.mistake("no beta", no_beta, {K: K + "; beta = 0"}).says("""
-    The seconds leave out beta, the cost of every byte.
-    Hint: A message of b bytes takes alpha + beta b.
-""")
-in_bits = as_if(lambda alpha, beta: (alpha, 8 * beta))
-ex.mistake("bits", in_bits, {K: K + "; S *= 8"}).says("""
-    It counts eight times as many bytes as there are.
-    Hint: S is in bytes and beta in seconds per byte.
-""")
-rounded_up = {K: "k = (n - 1).bit_length()", P: "p, levels = n"}
-ex.mistake("fold", always(no_fold, violates(SECONDS)), rounded_up).says("""
-    It forgets the extra rounds for ranks beyond a power of two.
-    Hint: Such a rank gives away its tensor in one round before, and gets the sum back
-    in one round after, each of S bytes. In between only a power of two of ranks takes
-    part.
-""")
-ex.wrong("fold", {K: "k = math.log2(n)", P: "p, levels = n"})
-ex.wrong("fold", {FOLD: "if False"})
-ex.mistake("seconds", violates(SECONDS), {RETURN: RETURN + " / 2"}).says("""
+ex.wrong("units", {K: K + "; beta = 0"})
+ex.wrong("units", {K: K + "; S *= 8"})
+ex.mistake("seconds", violates(SECONDS), {"(p - 1) / p * beta": "beta"}).says("""
     The seconds are not those of the algorithm that it names.
     Hint: Count the rounds and find the longest message b of each. Then add up alpha +
-    beta b.
+    beta b. Beyond a power of two, ranks cost a doubling one round of S bytes before and
+    one after.
 """)
+ex.wrong("seconds", {FOLD: "if False"})
+ex.wrong("seconds", {K: "k = (n - 1).bit_length()", P: "p, levels = n"})
 ex.wrong("seconds", {RETURN: "return name, max(seconds[name], alpha)"})
-ex.wrong("seconds", {"(p - 1) / p * beta": "beta"})
 no_chunks = {MIN: "min(list(seconds)[:3] + ['recursive doubling'], key=seconds.get)"}
 ex.mistake("large", picks(False, instead_of=True), no_chunks).says("""
     For a tensor this large, an algorithm that cuts it into chunks is faster.
@@ -191,19 +161,4 @@ ex.mistake("chunks", picks(True, instead_of=True), only_the_ring).says("""
 """)
 last = {MIN: "min(reversed(seconds), key=seconds.get)"}
 ex.right({**last, RETURN: "return [name, seconds[name] * 1.02]"})
-
-
-@ex.right
-def round_by_round(S, n, alpha, beta):
-    p = 1 << (n.bit_length() - 1)
-    doublings = range(p.bit_length() - 1)
-    fold = [S] if n > p else []
-    halves = [S / 2 ** (k + 1) for k in doublings]
-    sizes = {
-        "ring": [S / n] * (2 * n - 2),
-        "halving-doubling": fold + halves + halves[::-1] + fold,
-        "recursive doubling": fold + [S for _ in doublings] + fold,
-        "direct": [S] * (n - 1),
-    }
-    seconds = {w: sum(alpha + beta * b for b in sizes[w]) for w in sizes}
-    return min(seconds.items(), key=lambda item: item[1])
+ex.right({MIN: "min(list(seconds)[2:], key=seconds.get)"})  # of those that can be

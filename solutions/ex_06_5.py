@@ -13,6 +13,7 @@ from d2lpar.checks.exercise import Exercise
 from d2lpar.checks.judging import Attempt, Case
 from d2lpar.checks.signs import both, raises, wrong
 from d2lpar.launch.limits import end_thread, time_limit
+from d2lpar.messages import exchange
 from d2lpar.report.errors import RankError
 from d2lpar.scatter import flat_broadcast, flat_reduce
 
@@ -47,35 +48,22 @@ def in_this_process(fn, case, **options):
     return Attempt(case, error=RankError(text))
 
 
-def verdict(came):
-    """True or False; None where it is neither."""
-    return bool(came) if isinstance(came, bool | np.bool_) else None
+def agrees(came, wanted, case):
+    """True and False alone are verdicts."""
+    return isinstance(came, bool | np.bool_) and bool(came) is wanted
 
 
-ex = Exercise(
-    "06.5",
-    agrees=lambda came, wanted, case: verdict(came) is wanted,
-    perform=in_this_process,
-)
-
-
-@ex.cases
-def cases(rng):
-    """Three right all-reduces and the wrong ones, mixed."""
-    for allreduce, kind in draw(rng):
-        told = ex.words.get(kind, {}).get("sentence", f"It accepts one that is {kind}.")
-        right, text = kind not in FAULTS, told.removeprefix("It accepts ").rstrip(".")
-        yield Case(1, text, [(allreduce,)], [right], facts={"kind": kind})
+ex = Exercise("06.5", agrees=agrees, perform=in_this_process)
 
 
 # All-reduces to be judged; all of them look alike from outside
 
 
-def disguised(body, *arguments):
-    """`body(*arguments, tensor, group)` behind a name that says nothing."""
+def disguised(body):
+    """It behind a name that says nothing."""
 
     def allreduce(tensor, group=None):
-        return body(*arguments, tensor, group)
+        return body(tensor, group)
 
     return allreduce
 
@@ -90,17 +78,15 @@ def owner_by_owner(x, group):
         flat_broadcast(chunk, i, group)
 
 
-def in_equal_chunks(x, group, more=0):
+def in_equal_chunks(x, group, one_more=False):
     """A ring whose last chunk is filled up: it sends all that is allowed, or more."""
     n, r = dist.get_world_size(group), dist.get_rank(group)
     filled = torch.cat([x, x.new_zeros(-len(x) % n)])
     family.ring_allreduce(filled, group)
     x.copy_(filled[: len(x)])
-    for _ in range(more if n > 1 else 0):
+    if one_more and n > 1:
         chunk = filled[: len(filled) // n]
-        work = dist.isend(chunk, group=group, group_dst=(r + 1) % n)
-        dist.recv(torch.empty_like(chunk), group=group, group_src=(r - 1) % n)
-        work.wait()
+        exchange(chunk, (r + 1) % n, torch.empty_like(chunk), (r - 1) % n, group)
 
 
 RIGHT = {
@@ -112,42 +98,39 @@ RIGHT = {
 
 # Wrong
 
-COUNTED = {  # slip: (r, n) -> is what rank r of n has in the sum?
+HAS = {  # slip: (r, n) -> by what rank r of n multiplies its tensor before
     "rank 0 everywhere": lambda r, n: r == 0,
     "without the last": lambda r, n: n == 1 or r < n - 1,
     "powers of two": lambda r, n: r < 2 ** (n.bit_length() - 1),
     "two": lambda r, n: n != 2 or r == 0,
     "from four on": lambda r, n: n < 4 or r > 0,
+    "own times n": lambda r, n: n,
 }
 
 
 def slipped(slip, base, x, group):
     """What this slip makes of `base`, a right one."""
     n, r, y = dist.get_world_size(group), dist.get_rank(group), x.clone()
-    odd = n > 1 and n % 2
-    if slip in COUNTED:
-        x *= COUNTED[slip](r, n)
-    if len(x) < n and slip == {0: "raises if empty"}.get(len(x), "raises if few"):
+    few, odd = len(x) < n, n > 1 and n % 2
+    x *= HAS.get(slip, lambda r, n: 1)(r, n)
+    if few and slip == ("raises if few" if len(x) else "raises if empty"):
         raise ValueError(f"{len(x)} elements on {n} ranks")
     if slip == "knot of odd ranks" and odd:
         dist.send(x, group=group, group_dst=(r + 1) % n)
         dist.recv(y, group=group, group_src=(r - 1) % n)
-    match slip:
-        case "own times n":
-            x *= n
-        case "tail":
-            base(x[: len(x) // n * n], group)
-        case "returns another" | "forgets another":
-            base(y, group)
-        case "integers":
-            base(y := x.float(), group)
-            x.copy_(y)
-        case "nothing if few" if len(x) < n:
-            pass
-        case "the odd one leaves" if odd and r == n - 1:
-            pass
-        case _:
-            base(x, group)
+    if slip == "tail":
+        base(x[: len(x) // n * n], group)
+    elif slip in ("returns another", "forgets another"):
+        base(y, group)
+    elif slip == "integers":
+        base(y := x.float(), group)
+        x.copy_(y)
+    elif not (
+        slip == "own times n"
+        or (slip == "nothing if few" and few)
+        or (slip == "the odd one leaves" and odd and r == n - 1)
+    ):
+        base(x, group)
     if slip == "rank 0" and r > 0:
         x.copy_(y)
     if slip == "average":
@@ -163,14 +146,11 @@ def by_the_last(x, group):
 
 
 FAULTS = {  # fault: the slips that lead to it, or all-reduces that have it
-    "equal but wrong": ["rank 0 everywhere", "without the last"],
+    "not the sum": ["rank 0 everywhere", "without the last", "average", "own times n"],
     "number of ranks": ["powers of two", "two", "from four on"],
     "tail": ["tail"],
     "rank 0": ["rank 0"],
-    "rebinding": ["returns another", "forgets another"],
-    "returns": ["returns"],
-    "average": ["average"],
-    "own times n": ["own times n"],
+    "not in place": ["returns another", "forgets another", "returns"],
     "integers": ["integers"],
     "few elements": ["nothing if few", "raises if few", "raises if empty"],
     "bytes": [family.tree_allreduce, family.naive_allreduce, family.direct_allreduce],
@@ -178,24 +158,27 @@ FAULTS = {  # fault: the slips that lead to it, or all-reduces that have it
 }
 
 
-def draw(rng):
-    """[(all-reduce, what it is in RIGHT or FAULTS)]: 3 right ones, 22 wrong ones.
+@ex.cases
+def cases(rng):
+    """3 right all-reduces and 22 wrong ones, mixed, with every form of each fault.
 
-    Every form of a fault is there.  The generator decides which right ones there are,
-    where a fault is put in, and the order; two are always the last.
+    The generator decides which right ones there are, where a fault is put in, and the
+    order; two are always the last.
     """
-    ways = list(RIGHT.values())
-    names = [list(RIGHT)[i] for i in rng.permutation(len(RIGHT))[:2]]
-    found = [(disguised(RIGHT[name]), name) for name in names]
-    found.append((disguised(in_equal_chunks), "right, a ring of equal chunks"))
+    names, ways = [*RIGHT], [*RIGHT.values()]
+    found = [(RIGHT[names[i]], names[i]) for i in rng.permutation(len(names))[:2]]
+    found.append((in_equal_chunks, "right, a ring of equal chunks"))
     for fault, forms in FAULTS.items():
         for form in forms:
             base = ways[rng.integers(len(ways))]
-            body = (form,) if callable(form) else (slipped, form, base)
-            found.append((disguised(*body), fault))
-    order = rng.permutation(len(found))
-    last = by_the_last, partial(in_equal_chunks, more=1)
-    return [found[i] for i in order] + [(disguised(body), "bytes") for body in last]
+            body = form if callable(form) else partial(slipped, form, base)
+            found.append((body, fault))
+    found = [found[i] for i in rng.permutation(len(found))]
+    last = by_the_last, partial(in_equal_chunks, one_more=True)
+    for body, kind in [*found, *((body, "bytes") for body in last)]:
+        told = ex.words.get(kind, {}).get("sentence", f"It accepts one that is {kind}.")
+        right, text = kind not in FAULTS, told.removeprefix("It accepts ").rstrip(".")
+        yield Case(1, text, [(disguised(body),)], [right], facts={"kind": kind})
 
 
 # Texts of the answer, for edits
@@ -203,15 +186,9 @@ def draw(rng):
 SIZES = "[(2, 1), (3, 0), (3, 1), (3, 10), (4, 7), (5, 9)]"
 DRAWN, ERROR = "torch.randint(2**39, 2**40, [S])", "except d2lpar.RankError:"
 RESULTS, RIGHT_ONE = "in run.results:", "torch.equal(tensor, sum(tensors))"
-BACK, SENT, TRUE = "back is not None or ", "max(run.bytes_sent)", "return True"
+BACK, SENT = "back is not None or ", "max(run.bytes_sent)"
 
-
-def accepted(fault, edits, that, hint):
-    """The mistake to take an all-reduce with this fault for a right one."""
-    taken = both(wrong, lambda a: a.case.facts["kind"] == fault)
-    text = f"It accepts an all-reduce that {that}. Hint: {hint}"
-    ex.mistake(fault, taken, edits).says(text)
-
+# Mistakes of its own
 
 uncaught = {ERROR: "except ZeroDivisionError:"}
 ex.mistake("uncaught", raises(RankError), uncaught).says("""
@@ -228,35 +205,35 @@ ex.mistake("too strict", too_strict, {"math.ceil(S / n)": "(S / n)"}).says("""
 """)
 ex.wrong("too strict", {DRAWN: "torch.randn(S)"})
 ex.wrong("too strict", {SENT + " >": SENT + " >="})
-that = "gives all ranks the same numbers, but not the sum"
-hint = "Compare with the sum, computed in one process."
-accepted("equal but wrong", {"sum(tensors)": "run.results[0][1]"}, that, hint)
+
+
+def accepted(fault, edits, that, hint):
+    """Add the mistake to take an all-reduce with this fault for a right one."""
+    taken = both(wrong, lambda a: a.case.facts["kind"] == fault)
+    text = f"It accepts an all-reduce that {that}. Hint: {hint}"
+    ex.mistake(fault, taken, edits).says(text)
+
+
+that = "has numbers other than the sum, such as the average or n times a rank's own"
+hint = "Compare with the sum, computed in one process, of numbers unlike on each rank."
+accepted("not the sum", {"sum(tensors)": "run.results[0][1]"}, that, hint)
+mean = "torch.allclose(n * tensor.double(), sum(tensors).double())"
+ex.wrong("not the sum", {f"not {RIGHT_ONE}": f"not ({RIGHT_ONE} or {mean})"})
+ex.wrong("not the sum", {DRAWN: "torch.full([S], 2**33 + 1)"})
 several = {SIZES: "[(2, 1), (2, 9), (4, 9), (8, 1), (8, 9), (2, 0)]"}
 that = "is right only for some numbers of ranks"
 accepted("number of ranks", several, that, "Try every number from 2 to 5.")
 ex.wrong("number of ranks", {SIZES: "[(3, 0), (3, 1), (4, 10), (5, 9)]"})
-ex.wrong("number of ranks", {SIZES: "[(2, 1), (3, 0), (3, 1), (3, 10)]"})
 that = "is right only when the number of ranks divides the size"
 hint = "Try sizes that the number of ranks does not divide."
 accepted("tail", {SIZES: "[(2, 2), (3, 6), (4, 4), (5, 10), (2, 0)]"}, that, hint)
 hint = "Compare the tensor of every rank with the sum, not only that of rank 0."
 accepted("rank 0", {RESULTS: "in run.results[:1]:"}, "is right on rank 0 only", hint)
+that = "returns a tensor, or does not put the sum into the one that it was given"
+hint = "A right one returns None. Look at what comes back and at the tensor passed in."
 either = {BACK: "", "equal(tensor,": "equal(tensor if back is None else back,"}
-that = "leaves its tensor unchanged and puts the sum into another one"
-hint = "Look at the tensor that you passed in, whatever the function returns."
-accepted("rebinding", either, that, hint)
-that = "is right in place but also returns the tensor"
-hint = "Look at what the function returns. A right one returns None."
-accepted("returns", {BACK: ""}, that, hint)
-mean = "torch.allclose(n * tensor.double(), sum(tensors).double())"
-hint = "Compare with the sum itself, so that a constant factor is noticed."
-that = "computes the average instead of the sum"
-accepted("average", {f"not {RIGHT_ONE}": f"not ({RIGHT_ONE} or {mean})"}, that, hint)
-that = "multiplies its own numbers by n, without any communication"
-hint = (
-    "Give every rank different numbers, so that a multiple of its own is not the sum."
-)
-accepted("own times n", {DRAWN: "torch.full([S], 2**33 + 1)"}, that, hint)
+accepted("not in place", either, that, hint)
+ex.wrong("not in place", {BACK: ""})
 that = "adds in single precision, which rounds large integers"
 hint = "Try integers that need more than 24 binary digits."
 accepted("integers", {DRAWN: "torch.randint(2**9, 2**10, [S])"}, that, hint)
@@ -267,15 +244,13 @@ ex.wrong("few elements", {"(3, 0), ": ""})
 that = "computes the right sum but lets some rank send more than its share"
 hint = "Look at `Run.bytes_sent` of every rank, with more than two ranks."
 accepted("bytes", {SENT: "0"}, that, hint)
-ex.wrong("bytes", {SENT: "(n == 2) * max(run.bytes_sent)"})
 ex.wrong("bytes", {SENT: "sum(run.bytes_sent) / n"})
 ex.wrong("bytes", {"2 * (n - 1)": "2 * n"})
-no_fault = f"except d2lpar.DeadlockError:\n            continue\n        {ERROR}"
-hint = (
-    "Try an odd number of ranks. If they wait for ever, `d2lpar.run` raises an error."
-)
-that = "hangs when the number of ranks is odd"
-accepted("deadlock", {ERROR: no_fault}, that, hint)
+no_fault = {
+    ERROR: f"except d2lpar.DeadlockError:\n            continue\n        {ERROR}"
+}
+hint = "Try odd numbers of ranks. Where ranks wait for ever, `d2lpar.run` raises."
+accepted("deadlock", no_fault, "hangs when the number of ranks is odd", hint)
 
 
 @ex.wrong("error")
@@ -288,4 +263,3 @@ def never_ends(allreduce):
 
 
 ex.right({SIZES: "[(n, S) for n in (5, 4, 3, 2, 1) for S in (0, 1, 10)]"})
-ex.right({"2 * (n - 1) * math.ceil(S / n) * 8": "16 * (n - 1) * -(-S // n)"})

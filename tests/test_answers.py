@@ -1,11 +1,10 @@
 """Every check against the known answers: wrong ones are rejected with a hint that
 names the mistake, and unusual right ones are accepted.
 
-By day those wrong answers are tried that `by_day.toml` names, and of an exercise
-that it does not name the first of each mistake."""
+By day those wrong answers are tried that `by_day.toml` names, and of an exercise that
+it does not name all answers."""
 
 import os
-import re
 import tomllib
 from pathlib import Path
 
@@ -24,18 +23,11 @@ BY_DAY = {name: functions.split() for name, functions in BY_DAY.items()}
 NIGHT = {True: (), False: pytest.mark.night}
 
 
-def by_day(name, function):
-    """The second answer with one mistake has _2 at the end of its name, and so on."""
-    if name in BY_DAY:
-        return function in BY_DAY[name]
-    return not re.search(r"_\d+$", function)
-
-
 ANSWERS = [
     pytest.param(
         *(name, function, mistake),
         id=f"{name}-{function.__name__}",
-        marks=NIGHT[by_day(name, function.__name__)],
+        marks=NIGHT[function.__name__ in BY_DAY.get(name, [function.__name__])],
     )
     for name in sorted(KNOWN)
     for function, mistake in KNOWN[name]
