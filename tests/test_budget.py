@@ -37,8 +37,8 @@ BUDGET = {
     "d2lpar/tensor_parallel": 586,
     "pictures": 167,
     "site": 887,
-    "solutions": 12_392,
-    "tests": 27_012,
+    "solutions": 12_382,
+    "tests": 26_960,
     "tests/colab": 80,
     "tests/pretend": 1_654,
 }
