@@ -36,8 +36,13 @@ def cases(rng, reference):
             f"{n} device{'s' * (n != 1)} with {listed} examples, S = {S}",
             [(given, list(counts), WireAndMemory(given))],
             [[reference(means, counts).tolist()] * n],
-            facts={"counts": counts, "needs": [S if n > 1 else 0] * n, "S": S},
+            facts={"counts": counts, "needs": [S * x for x in others(counts)], "S": S},
         )
+
+
+def others(counts):
+    """For each device: has any other device examples?"""
+    return [any(counts[:i] + counts[i + 1 :]) for i in range(len(counts))]
 
 
 counts = lambda case: case.facts["counts"]

@@ -15,13 +15,15 @@ IDLE = ([3_000_000, 2_900_000], [1, 3], 6, 1e-3, 1e-9, 8.5e-3)
 SMALL = ([5_000_000, 3_000_000, 4_000_000, 10_000], [0, 2, 2, 1], 3, 1e-4, 1e-9, 0.1)
 # Nothing to compute, so a worker alone is as busy as the only server.
 AT_ONCE = ([524_277], [0], 1, 2.0**-19, 2.0**-20, 0.0)
+# Bytes cost nothing, so all servers are equally busy.
+FREE = ([10_000, 30_000, 20_000], [0, 1, 2], 3, 1e-3, 0.0, 10e-3)
 
 
 @ex.cases
 def cases(rng):
     """Layers of very different size, dealt to servers; some servers have none."""
     drawn = [draw(rng, *plan) for plan in PLANS]
-    for arguments in [*drawn, IDLE, SMALL, AT_ONCE, EVEN]:
+    for arguments in [*drawn, IDLE, SMALL, AT_ONCE, EVEN, FREE]:
         sizes, _, servers, *_, seconds = arguments
         text = f"{len(sizes)} layer{'s' * (len(sizes) > 1)}, {servers} "
         text += f"server{'s' * (servers > 1)}, compute {seconds * 1e3:.1f} ms"
@@ -75,6 +77,7 @@ ex.boundaries(
     largest_layer_elsewhere=lambda case: (
         of_the_largest(*given(case)) != case.expected[0][0]
     ),
+    bytes_are_free=lambda case: given(case)[4] == 0,
     nothing_to_compute=lambda case: given(case)[-1] == 0,
 )
 

@@ -8,6 +8,7 @@ from d2lpar import Cluster
 from d2lpar.checks import requirements as rows
 from d2lpar.checks.exercise import Exercise
 from d2lpar.checks.judging import Case, Requirement
+from d2lpar.checks.showing import as_number
 from d2lpar.checks.signs import breaks, only
 from d2lpar.mesh import Mesh
 from d2lpar.mesh.gpt_parts import blocks_of
@@ -27,8 +28,7 @@ def outcome(attempt, rank):
     """(loss, new weights): the loss a number, and no weight with a gradient."""
     try:
         loss, new = attempt.values[rank]
-        loss = loss.item() if torch.is_tensor(loss) and loss.numel() == 1 else loss
-        return loss, [{k: w.detach() for k, w in one.items()} for one in new]
+        return as_number(loss), [{k: w.detach() for k, w in x.items()} for x in new]
     except (TypeError, ValueError, AttributeError):
         return attempt.values[rank]
 
@@ -103,11 +103,11 @@ def along(axis):
 def stage_messages(attempt):
     """Messages of all ranks along the pipeline."""
     mesh, events = Mesh(*attempt.case.facts["sizes"]), attempt.run.timeline.events
-    sends = [event for event in events if event.stream == "send"]
-    return sum(mesh.axis(event.rank, event.peer) == "pipeline" for event in sends)
+    ends = [(event.rank, event.peer) for event in events if event.stream == "send"]
+    return sum(mesh.axis(*pair) == "pipeline" for pair in ends)
 
 
-def least_messages(case):
+def borders(case):
     """An activation and a gradient of each micro-batch across each border."""
     (d, p, t), m = case.facts["sizes"], case.facts["m"]
     return 2 * (p - 1) * d * t * m
@@ -127,9 +127,9 @@ ALONG = [along(axis) for axis in AXES]
 MICRO = Requirement(
     "messages along pipeline",
     stage_messages,
-    lambda case: least_messages(case) + 8 * case.n,
+    lambda case: borders(case) + 8 * case.n,
     exactly=False,
-    least=least_messages,
+    least=borders,
 )
 WORK = Requirement("FLOPs of a rank", rows.products, share_of_work, exactly=False)
 ex.require(*ALONG, MICRO, WORK)
@@ -139,20 +139,16 @@ ex.boundaries("one rank", "two ranks", "no power of two")
 ex.boundaries(
     **{f"{axis}_alone": lambda c, a=axis: 1 < size(a)(c) == c.n for axis in AXES},
     all_axes=lambda case: min(case.facts["sizes"]) > 1,
-    stages_of_different_size=lambda case: case.facts["count"] % size("pipeline")(case),
+    uneven_stages=lambda case: case.facts["count"] % size("pipeline")(case),
     different_rows=lambda case: len({*case.facts["rows"]}) > 1,
-    fewer_rows_than_ranks=lambda case: min(case.facts["rows"]) < case.n,
-    batches_of_different_size=lambda case: case.facts["rows"][0] % case.facts["m"],
+    uneven_batches=lambda case: case.facts["rows"][0] % case.facts["m"],
 )
 
 # Texts of the answer, for edits
 
 SPLIT, ROWS = "block.mlp = parallel_mlp(*block.mlp, group=tensor)", "step(x, y, N)"
-SUM, STEP = (
-    "dist.all_reduce(weight.grad, group=data)",
-    "weight.data -= lr * weight.grad",
-)
-LOSS, GROUPS = "dist.all_reduce(loss, group=group)", "in (line, data):"
+SUM, GROUPS = "dist.all_reduce(weight.grad, group=data)", "in (line, data):"
+LOSS, STEP = "dist.all_reduce(loss, group=group)", "weight.data -= lr * weight.grad"
 STAGE, MADE = "blocks_of(len(blocks), stage, p)", "dict(block.state_dict())"
 RETURN = f"return loss.item(), [{MADE} for block in mine]"
 own, mean = {ROWS: "step(x, y, len(x))"}, {SUM: f"{SUM}; weight.grad /= sizes[0]"}
@@ -172,12 +168,8 @@ ex.slip("no data", {SUM: "pass"}, about=weights).says("""
     Hint: Data ranks see different rows, so each one's gradients differ, also those of
     biases and norms. What has to happen to them before the update?
 """)
-for condition in (
-    "weight.ndim > 1",
-    "weight.ndim < 2",
-    "weight.shape[0] == x.shape[1]",
-):
-    ex.slip("no data", {SUM: f"if {condition}:\n            {SUM}"})
+for some in ("weight.ndim > 1", "weight.ndim < 2", "weight.shape == x[0].shape"):
+    ex.slip("no data", {SUM: f"if {some}:\n            {SUM}"})
 ex.slip("local loss", {LOSS: "pass"}, about=lambda pair: (pair[0], ...)).says("""
     The loss is not that of the whole batch on every rank.
     Hint: Only the last stage computes a loss, and only for the rows of its data rank.

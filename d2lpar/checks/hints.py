@@ -11,6 +11,7 @@ import torch
 from . import signs
 from .judging import Mistake
 from .relations import relation
+from .requirements import UNTOUCHED
 
 ONLY_SIMULATED = (
     "It is right in the simulator and wrong on real processes. "
@@ -119,14 +120,33 @@ def _costly(exercise, attempts, failing):
     rows = [row for row in exercise.requirements if not any(map(row.holds, failing))]
     counted = [text for row in rows for text in [_count(row, attempts)] if text]
     names = ", ".join(f'"{row.label}"' for row in rows) or "the rows that fail"
-    text = f"The outcome is right, but not the way to it: see {names}."
+    labels = [row.label for row in rows]
+    said = next((text for label, text in TOO_MUCH.items() if label in labels), "")
+    what, _, hint = " ".join(said.split()).partition(" Hint: ")
+    text = f"The outcome is right, but {what or 'not the way to it'}: see {names}."
     if counted:
         first = min(counted, key=lambda text: not text.startswith("it "))
         text = f"The outcome is right, but {first}."
     where = _where(attempts, failing)
     if where and where != SEVERAL:  # one rank sends nothing, whatever it does
         text += f" They fail exactly where {where}."
-    return text
+    return f"{text} Hint: {hint}" if hint else text
+
+
+# Row to what is wrong with the way, the most telling one first.
+TOO_MUCH = {
+    UNTOUCHED: "it changes an argument that should stay as it is",
+    "extra memory of a rank": """a rank holds more at a time than it needs Hint: Is
+        there a copy of the whole, a list of all parts, or a new buffer every time?""",
+    "messages of all ranks": """the ranks send more messages than they need Hint: Which
+        of them could travel as one, and which does nobody need?""",
+    "bytes sent by a rank": """a rank sends more bytes than it must Hint: Does anything
+        travel twice, or to a rank that does not need it?""",
+    "rounds": """messages wait for others more often than they must Hint: Which of them
+        could travel at the same time?""",
+    "time": """it takes longer than it must Hint: What waits for what, and what could
+        travel or be computed at the same time?""",
+}
 
 
 def _race(exercise, attempts, failing):
