@@ -37,7 +37,7 @@ ANSWERS = [
     for name in sorted(KNOWN)
     for function, mistake in KNOWN[name]
 ]
-EXERCISES = [e for chapter in checker.CHAPTERS for e in checker.exercises_of(chapter)]
+EXERCISES = [*map(solutions.load, solutions.known())]
 EACH = pytest.mark.parametrize("exercise", EXERCISES, ids=lambda e: e.name)
 
 

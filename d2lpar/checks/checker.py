@@ -90,12 +90,6 @@ def _passes(exercise, function, seed):
     return True
 
 
-def exercises_of(chapter):
-    """All exercises of a chapter, such as "06", as their checks see them."""
-    names = [name for name in solutions.known() if name.startswith(f"{chapter}.")]
-    return [solutions.load(name) for name in names]
-
-
 def find(name):
     """The Exercise of that name, or its variation of that name, such as "06.1b"."""
     public = re.match(r"\d+\.\d+|", str(name))[0]

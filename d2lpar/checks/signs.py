@@ -117,11 +117,6 @@ def breaks(requirement):
     return lambda attempt: attempt.right and not requirement.holds(attempt)
 
 
-def to_itself(attempt):
-    """A rank sent a message to itself, or received one, which is refused."""
-    return bool(re.search("cannot (send to|receive from) itself", str(attempt.cause)))
-
-
 def left_alone(k=0):
     """The outcome is wrong: argument k is on every rank what it was before."""
 

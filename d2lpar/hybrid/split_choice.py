@@ -77,15 +77,13 @@ def shapes(model, x):
     """Return the Shape of every Conv2d and Linear of a Sequential, for one x.
 
     x is [1, ...], on the device of the model; on `meta` nothing is computed.
-    A pool's halo counts to the layer before it.  ValueError for a layer that has such
-    layers inside: which of them exchange what depends on how it calls them.
+    A pool's halo counts to the layer before it.  ValueError for a layer of layers.
     """
     found = []
-    for i, layer in enumerate(model):
-        parts = [*layer.modules()][1:]
-        if any(isinstance(part, nn.Conv2d | nn.Linear) for part in parts):
-            text = f"Layer {i}, a {type(layer).__name__}, has layers inside of it, but"
-            raise ValueError(f"{text} `shapes` wants a chain of layers: unpack it.")
+    for layer in model:
+        if len([*layer.modules()]) > 1:
+            text = "has layers of its own: unpack it into the chain."
+            raise ValueError(f"A {type(layer).__name__} {text}")
         before, x = x, layer(x)
         if isinstance(layer, nn.Conv2d | nn.Linear):
             found.append(_shape(f"layer {len(found)}", layer, before, x))

@@ -178,8 +178,8 @@ class Cluster:
     def path(self, src: int, dst: int) -> tuple[float, float, tuple]:
         """(latency, bytes per second, names of shared links) from rank to rank.
 
-        The ports of the two ranks are not listed.  A shared link serves one
-        transfer at a time: `node0.out` and `node0.in` are the two directions of a
+        The ports of the two ranks are not listed.  A shared link passes the bytes of
+        one transfer at a time: `node0.out` and `node0.in` are the two directions of a
         node's network card, `node0.socket0.out` those of the link between its two
         sockets, `node0.slot0.out` those of the PCIe slot of a board with two GPUs.
         """

@@ -9,25 +9,9 @@ that find something busy wait, and are served in the order in which they became 
 import itertools
 from collections import defaultdict
 from functools import partial
-from typing import NamedTuple
+from operator import itemgetter
 
 from .native import plan
-
-
-class Transfer(NamedTuple):
-    """What the wires serve: it holds ports, and the shared links for a shorter time."""
-
-    order: int
-    ports: tuple
-    links: tuple
-    seconds: float  # until it has arrived, and the ports are free
-    passing: float  # until the links are free
-    calls: list
-    done: object
-
-    @property
-    def needs(self):
-        return self.ports + self.links
 
 
 class Network:
@@ -46,14 +30,12 @@ class Network:
         way = self._ways.get((src, dst))
         if way is None:
             alpha, bandwidth, shared = self.cluster.path(src, dst)
-            way = alpha, bandwidth, (("out", src), ("in", dst)), tuple(shared)
-            self._ways[src, dst] = way
+            ports = ("out", src), ("in", dst)
+            way = self._ways[src, dst] = alpha, bandwidth, ports, tuple(shared)
         alpha, bandwidth, ports, links = way
         passing = nbytes / bandwidth
         times = alpha + passing, passing
-        self._serve(
-            now, Transfer(next(self._orders), ports, links, *times, calls, done)
-        )
+        self._serve(now, (next(self._orders), ports, links, *times, calls, done))
 
     def collective(self, now, cost, calls, done):
         """Occupy all the group's ports for as long as NCCL would take."""
@@ -65,39 +47,31 @@ class Network:
         needs = [("group", group, ranks), *links]
         if cost.edges:
             needs += [(way, rank) for way in ("out", "in") for rank in ranks]
-        order, needs = next(self._orders), tuple(needs)
-        self._serve(now, Transfer(order, needs, (), seconds, seconds, calls, done))
+        order, times = next(self._orders), (seconds, seconds)
+        self._serve(now, (order, tuple(needs), (), *times, calls, done))
 
     def _serve(self, now, transfer):
-        needs = transfer.needs
+        needs = transfer[1] + transfer[2]
         if self._busy.isdisjoint(needs):
             self._busy.update(needs)
-            self._begin(now, transfer)
+            self._begin(now, *transfer[1:])
         else:
             blocker = next(need for need in needs if need in self._busy)
             self._waiting[blocker].append(transfer)
 
-    def _begin(self, now, transfer):
-        stop = now + transfer.seconds
-        for call in transfer.calls:
+    def _begin(self, now, ports, links, seconds, passing, calls, done):
+        stop, passed = now + seconds, now + passing
+        for call in calls:
             call.start, call.finish = now, stop
-        if transfer.links:
-            passed = now + transfer.passing
-            self.at(passed, partial(self._free, transfer.links, passed))
-        self.at(stop, partial(self._finish, transfer, now, stop))
+        if links:
+            self.at(passed, partial(self._free, passed, links))
+        self.at(stop, partial(self._free, stop, ports, partial(done, now, stop)))
 
-    def _finish(self, transfer, start, stop):
-        self._busy.difference_update(transfer.ports)
-        transfer.done(start, stop)
-        self._serve_others(transfer.ports, stop)
-
-    def _free(self, links, now):
-        self._busy.difference_update(links)
-        self._serve_others(links, now)
-
-    def _serve_others(self, freed, now):
-        """Those that waited for one of these, in the order in which they were ready."""
+    def _free(self, now, needs, done=None):
+        self._busy.difference_update(needs)
+        if done is not None:
+            done()
         if self._waiting:
-            waiting = [t for need in freed for t in self._waiting.pop(need, ())]
-            for transfer in sorted(waiting, key=lambda each: each.order):
-                self._serve(now, transfer)
+            freed = [t for need in needs for t in self._waiting.pop(need, ())]
+            for waiting in sorted(freed, key=itemgetter(0)):
+                self._serve(now, waiting)
