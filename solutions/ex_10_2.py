@@ -104,7 +104,9 @@ ex.slip("means", {SUM: means}).says("""
     Hint: Which weight has a row of a small micro-batch then? Sum over rows, and divide
     once by `rows`, the number of all rows on all ranks.
 """)
-ex.slip("means", {SUM: "sum() / sum(map(len, micro_batches))"})
+own = "sum() / sum(map(len, micro_batches))"
+ex.slip("means", {SUM: own})
+ex.slip("means", {SUM: f"{own} / dist.get_world_size()"})
 ex.slip("last only", {LOSS: f"w.grad.zero_(); {LOSS}"}).says("""
     Only the last micro-batch of each rank counts.
     Hint: What happens to the gradient of the micro-batch before? `backward` adds to

@@ -5,6 +5,7 @@ from contextlib import suppress
 
 from d2lpar.checks.exercise import Exercise
 from d2lpar.checks.judging import Case
+from d2lpar.checks.signs import always, both, wrong
 from d2lpar.sequence.order import ORDERS, spans
 
 # tokens, ranks, window
@@ -65,11 +66,13 @@ SEEN, RETURN = "seen & pieces[s]", "return found"
 # Mistakes of its own
 
 
-ex.slip("order", {RETURN: "return [mine[::-1] for mine in found]"}).says("""
+sorts = lambda a: [sorted(x) for x in a.came[0]] == a.case.expected[0] != a.came[0]
+backwards = {RETURN: "return [mine[::-1] for mine in found]"}
+ex.mistake("order", always(both(wrong, sorts)), backwards).says("""
     The ranks are right, but they are not in rising order.
     Hint: `sorted` puts them in order.
 """)
-ex.slip("order", {"for s in range(n) if": "for s in [*range(r, n), *range(r)] if"})
+ex.wrong("order", {"for s in range(n) if": "for s in [*range(r, n), *range(r)] if"})
 ex.slip("negative", {WINDOW: "range(T)[i - window + 1 : i + 1]"}).says("""
     For the first queries the window begins before token 0, at a negative number.
     Hint: In Python -1 is the last item of a list, and a slice that begins there is

@@ -77,7 +77,7 @@ def shapes(model, x):
     """Return the Shape of every Conv2d and Linear of a Sequential, for one x.
 
     x is [1, ...], on the device of the model; on `meta` nothing is computed.
-    A pool's halo counts to the layer before it.  ValueError for a layer of layers.
+    A pool's halo counts to the layer before.  ValueError for layers of layers.
     """
     found = []
     for layer in model:
