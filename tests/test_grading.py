@@ -370,7 +370,7 @@ def test_bubblewrap_shows_the_course_and_nothing_else(tmp_path, monkeypatch):
     (tmp_path / "work").mkdir()
     (tmp_path / "roster.csv").write_text("x")
     hidden = [ROOT / "solutions", ROOT / "tests", tmp_path / "roster.csv"]
-    secret = Path(grading.__file__).parent / "rubrics"  # it lies where Python looks
+    secret = Path(checker.__file__).parent  # it lies where Python looks
     paths = [grading.__file__, *hidden, secret / "guard.py"]
     inside = sandbox.wrapped(tmp_path / "work", [secret])
     done = subprocess.run(
