@@ -184,23 +184,39 @@ def test_traffic_is_that_of_the_run():
     run = d2lpar.run(shift, cluster="2x2xA100", world_size=4, backend="sim")
     figure = run.plot_traffic()
     found = texts(figure)
-    # ranks 0 and 2 send inside their node, 1 and 3 by the host and the network card
-    assert found.count("4 MB") == 2 + 2 + 2
+    # in each node one rank sends by NVLink, and one by the host and the network card;
+    # the other one receives there
+    assert found.count("4 MB") == 4 + 4 + 2
     assert "8 MB stay inside nodes, 8 MB leave them" in figure.alt
     cards = d2lpar.Cluster.of("2x2xT4").plot(run)  # here each GPU has one line
     assert "8 MB stay inside nodes, 8 MB leave them" in cards.alt
     assert texts(cards).count("4 MB") >= 4 + 2
     wide = {round(line.get_linewidth(), 3) for line in figure.axes[0].lines}
-    assert wide == {1, 8}
+    assert wide == {8}
     with pytest.raises(ValueError, match="has only 2"):
         d2lpar.Cluster.of("2xA100").plot(run)
+
+
+def to_the_other_node():
+    x = torch.ones(1_000_000)
+    dist.send(x, 2) if dist.get_rank() == 0 else None
+    dist.recv(x, 0) if dist.get_rank() == 2 else None
+
+
+def test_what_only_arrives_is_drawn_too():
+    run = d2lpar.run(to_the_other_node, cluster="2x2xT4", world_size=4, backend="sim")
+    figure = run.plot_traffic()
+    assert texts(figure).count("4 MB") == 2 + 2  # of both ranks and both cards
+    wide = [round(line.get_linewidth(), 3) for line in figure.axes[0].lines]
+    assert {*wide} == {1, 8} and wide.count(8) == 2 + 4  # a card has two ends
 
 
 def test_eight_gpus_in_half_a_picture_have_their_bytes_on_the_bars():
     run = d2lpar.run(shift, cluster="4x8xA100", world_size=32, backend="sim")
     figure = run.plot_traffic()
     bars = [text for text in texts(figure) if "per GPU" in text]
-    assert sum(text.endswith("; 0 B to 4 MB per GPU") for text in bars) == 4 + 4
+    assert sum(text.endswith("; 4 MB per GPU") for text in bars) == 4  # NVLink
+    assert sum(text.endswith("; 0 B to 4 MB per GPU") for text in bars) == 4
     figure.canvas.draw()
     for text in figure.axes[0].texts:
         box = text.get_window_extent()

@@ -74,11 +74,7 @@ def _plan(cluster, run):
     plan.rows = ["network", "NIC"] if plan.far else []
     plan.rows += [*host, *reversed(levels), *fabric, "gpu"]
     plan.gap = f" of {len(nodes)} nodes, {len(shown)} drawn" * (len(nodes) > len(shown))
-    plan.flows = _flows(cluster, run) if run is not None else Counter()
-    plan.inside = sum(b for link, b in plan.flows.items() if isinstance(link, int))
-    if not plan.switched:  # a GPU has one line for both
-        for rank in range(n):
-            plan.flows[rank] += plan.flows.pop(("away", rank), 0)
+    plan.flows = _flows(plan) if run is not None else Counter()
     plan.most = max(plan.flows.values(), default=0)
     return plan
 
@@ -93,17 +89,25 @@ def _stations(cluster, rank, others):
     return list(found)
 
 
-def _flows(cluster, run):
-    """{rank or name of a link: bytes}: a rank's are those that stay in its node."""
-    flows = Counter()
-    for src, row in enumerate(run.traffic.tolist()):
+def _flows(plan):
+    """{rank or name of a link: bytes}, in the direction that carries more.
+
+    A rank's are those that stay in its node, or all, where a GPU has one line for both.
+    """
+    cluster, out, into, plan.inside = plan.cluster, Counter(), Counter(), 0
+    for src, row in enumerate(plan.run.traffic.tolist()):
         for dst, size in enumerate(row):
             if size and src != dst:
                 for name in cluster.path(src, dst)[2]:
-                    flows[name.removesuffix(".out")] += size
+                    link = re.sub(r"\.in(\d*)$", r".out\1", name)
+                    way = out if link == name else into
+                    way[link.removesuffix(".out")] += size
                 inside = cluster.node(src) == cluster.node(dst)
-                flows[src if inside else ("away", src)] += size
-    return flows
+                plan.inside += size * inside
+                one = inside or not plan.switched
+                out[src if one else ("away", src)] += size
+                into[dst if one else ("away", dst)] += size
+    return out | into
 
 
 def _cards(plan, node):
@@ -241,7 +245,9 @@ def _each(plan, links):
 
 def _title(plan):
     name = plan.cluster.name
-    return f"{name}: bytes that links carry" if plan.run is not None else name
+    if plan.run is None:
+        return name
+    return f"{name}: bytes that links carry, in their busier direction"
 
 
 def _alt(plan):
