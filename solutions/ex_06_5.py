@@ -103,6 +103,8 @@ HAS = {  # slip: (r, n) -> by what rank r of n multiplies its tensor before
     "without the last": lambda r, n: n == 1 or r < n - 1,
     "powers of two": lambda r, n: r < 2 ** (n.bit_length() - 1),
     "two": lambda r, n: n != 2 or r == 0,
+    "three": lambda r, n: n != 3 or r > 0,
+    "five": lambda r, n: n != 5 or r > 0,
     "from four on": lambda r, n: n < 4 or r > 0,
     "own times n": lambda r, n: n,
 }
@@ -147,7 +149,7 @@ def by_the_last(x, group):
 
 FAULTS = {  # fault: the slips that lead to it, or all-reduces that have it
     "not the sum": ["rank 0 everywhere", "without the last", "average", "own times n"],
-    "number of ranks": ["powers of two", "two", "from four on"],
+    "number of ranks": ["powers of two", "two", "three", "five", "from four on"],
     "tail": ["tail"],
     "rank 0": ["rank 0"],
     "not in place": ["returns another", "forgets another", "returns"],
@@ -160,7 +162,7 @@ FAULTS = {  # fault: the slips that lead to it, or all-reduces that have it
 
 @ex.cases
 def cases(rng):
-    """3 right all-reduces and 22 wrong ones, mixed, with every form of each fault.
+    """3 right all-reduces and 24 wrong ones, mixed, with every form of each fault.
 
     The generator decides which right ones there are, where a fault is put in, and the
     order; two are always the last.
@@ -224,6 +226,7 @@ several = {SIZES: "[(2, 1), (2, 9), (4, 9), (8, 1), (8, 9), (2, 0)]"}
 that = "is right only for some numbers of ranks"
 accepted("number of ranks", several, that, "Try every number from 2 to 5.")
 ex.wrong("number of ranks", {SIZES: "[(3, 0), (3, 1), (4, 10), (5, 9)]"})
+ex.wrong("number of ranks", {SIZES: "[(2, 1), (3, 0), (3, 1), (3, 10), (4, 7)]"})
 that = "is right only when the number of ranks divides the size"
 hint = "Try sizes that the number of ranks does not divide."
 accepted("tail", {SIZES: "[(2, 2), (3, 6), (4, 4), (5, 10), (2, 0)]"}, that, hint)

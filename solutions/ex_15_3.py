@@ -13,7 +13,7 @@ SIZES = [(2, 2, 2, 4, 2), (2, 4, 2, 4, 1), (4, 1, 4, 4, 2), (4, 2, 2, 8, 0)]
 SIZES += [(2, 2, 8, 8, 2), (1, 1, 4, 2, 2), (3, 2, 2, 4, 0), (4, 2, 1, 2, 0)]
 SIZES += [(2, 3, 4, 6, 1), (8, 2, 2, 4, None), (2, 2, 4, 16, 2), (1, 1, 1, 2, None)]
 SIZES += [(1, 2, 4, 4, 1), (2, 2, 3, 1, 0), (3, 1, 2, 4, 0)]
-LARGE = [2**24 + 1, 2**24, 5]
+LARGE, HUGE = [2**24 + 1, 2**24, 5], [2**60 + 3, 2**60 + 2, 2**60 + 1]
 
 
 def agrees(came, wanted, case):
@@ -32,6 +32,7 @@ def cases(rng, leaving):
         sent = [x * (4 if most == k else 1) for k, x in enumerate(sent)]
         yield draw(leaving, sizes, node, sent)
     yield draw(leaving, (2, 2, 2), 2, LARGE)
+    yield draw(leaving, (2, 3, 2), 3, HUGE)  # floats would make them equal
     yield draw(leaving, (2, 3, 2), 3, [50] * 3)
 
 
@@ -57,6 +58,7 @@ ex.boundaries(
     one_node=lambda case: node(case) >= ranks(case) > 1,
     nothing_fits=lambda case: node(case) == 1,
     last_node_not_full=lambda case: 0 < ranks(case) % node(case) < ranks(case),
+    beyond_floats=lambda case: min(case.inputs[0][2]) > 2**53,
     ties=lambda case: costs(case)[0] == costs(case)[1] < costs(case)[-1],
     all_equal=lambda case: costs(case)[0] == costs(case)[-1] > 0,
     no_float32=lambda case: case.inputs[0][2] == tuple(LARGE),

@@ -60,7 +60,9 @@ def made(first, rng):
             cluster = cluster.slow(rank, 1.3) if how == "slow" else cluster
             events, spans = simulated(width, words, (d, p, t), m, cluster)
             span = spans[rank]
-        model, plan = Model(2, width, width // 128, words, 1024), Plan(d, t, p)
+        again = {"recompute": "full" if how == "drawn" else "none"}
+        model = Model(2, width, width // 128, words, 1024)
+        plan = Plan(d, t, p, **again)
         asked = model, cluster, plan, m * d, Shares(kernels=plain(t))
         parts, found = predict(*asked).parts, split(events, rank, span, mesh, first)
         truth = {x: (sum(parts[y] for y in PARTS[x]), found[x]) for x in TERMS}
@@ -121,6 +123,7 @@ worst = lambda case: case.expected[0][case.expected[0]["worst"]]
 ex.boundaries(
     overlap=lambda case: kept(case, "tensor", "data") != kept(case, "data", "tensor"),
     **{f"on_{n}_ranks": lambda case, n=n: gpus(case) == n for n in (1, 2, 3, 8)},
+    recomputes=lambda case: case.inputs[0][0][2].recompute == "full",
     no_events=lambda case: not events(case),
     over_the_begin=partial(over, 0),
     over_the_end=partial(over, 1),
@@ -155,7 +158,7 @@ ex.mistake("parts", right(False, True, True), {BUBBLE: ""}).says("""
     compute, too, no optimizer runs, and a rank in a bubble waits for the pipeline.
 """)
 ex.wrong("parts", {NAMES: NAMES[:-1] + ', "optimizer")'})
-ex.wrong("parts", {NAMES: '["products"]'})
+ex.wrong("parts", {NAMES: NAMES.replace(', "recompute"', "")})
 ex.mistake("worst", right(True, True, True), {ABOVE: "theirs - ours"}).says("""
     All figures are right, but it names the wrong term as the worst.
     Hint: Which one costs the most seconds? Compare the differences in seconds, not as

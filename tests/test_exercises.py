@@ -53,6 +53,13 @@ def test_nothing_of_the_answer_is_in_the_exercise(path):
         assert found == []
 
 
+@pytest.mark.parametrize("name", [x for x in solutions.known() if "01" <= x < "20"])
+def test_a_chapter_lists_its_exercises(name):
+    [path] = (ROOT / "chapters").glob(f"{name[:2]}_*.ipynb")
+    cells = notebooks.read(path)["cells"]
+    assert any(f"- **{name} {answers.of(name).title}" in c["source"] for c in cells)
+
+
 @BOTH
 def test_every_exercise_of_the_chapter_is_graded_once(path):
     cells = graded(notebooks.read(path), "grade")
