@@ -16,7 +16,7 @@ from d2lpar.checks.varying import mirror
 LR = 0.3
 # features into each part and out of the last, rows of the batches, frozen ranks
 WORLDS = [((3, 2), (4, 4), ()), ((3, 5, 2), (4,), ()), ((2, 3, 2), (), ())]
-WORLDS += [((2, 3, 2), (3, 5, 1), ()), ((4, 1, 3, 2), (5, 2), ())]
+WORLDS += [((2, 3, 2), (3, 5, 1), ()), ((4, 1, 3, 2), (5, 5), ())]
 WORLDS += [((3, 4, 2, 2), (3, 3, 3), (0,)), ((2, 3, 4, 2), (2, 6), (1,))]
 WORLDS += [((3, 2, 4, 2), (2, 3), (0, 1)), ((2, 4, 3, 5, 2), (3, 1, 4), ())]
 WORLDS += [((3, 2, 4, 3, 2), (4, 1, 3), (0, 2))]
@@ -67,6 +67,9 @@ ex.boundaries(
     one_between_is_frozen=lambda case: frozen(case) == (1,),
     all_but_the_last_are_frozen=lambda case: len(frozen(case)) == case.n - 1 > 1,
     four_ranks_learn=lambda case: case.n == 4 and not frozen(case),
+    rows_again=lambda case: (
+        case.n > 2 and len({*given(case)}) == 1 and not frozen(case)
+    ),
 )
 
 # Texts of the answer, for edits
