@@ -23,13 +23,10 @@ EMPTY = "empty"  # the name under which new memory without values is charged
 # What they write they do not read.
 _ONLY_WRITES = {"copy_", "zero_", "fill_", "normal_", "uniform_", "random_"}
 _ATEN = torch.ops.aten
+_FLASH = "_scaled_dot_product_flash_attention"
 _OF_GPUS = {  # attention's kernels on the CPU: those on a GPU, whose FLOPs torch counts
-    _ATEN._scaled_dot_product_flash_attention_for_cpu: (
-        _ATEN._scaled_dot_product_flash_attention
-    ),
-    _ATEN._scaled_dot_product_flash_attention_for_cpu_backward: (
-        _ATEN._scaled_dot_product_flash_attention_backward
-    ),
+    getattr(_ATEN, f"{_FLASH}_for_cpu{end}", None): getattr(_ATEN, _FLASH + end, None)
+    for end in ("", "_backward")
 }
 MOST_SHAPES = 10_000  # so many are remembered
 _shapes = {}  # (operation, shapes of its arguments) -> shape of its result
