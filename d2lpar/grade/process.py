@@ -139,8 +139,9 @@ def _kill(worker, family, work):
 
 def _marked(work):
     """Processes that have this grading in their environment, wherever they went."""
-    for process in psutil.process_iter():
+    for pid in psutil.pids():  # `process_iter` remembers who had this number before
         with contextlib.suppress(psutil.Error, OSError):
+            process = psutil.Process(pid)
             if process.environ().get("D2LPAR_GRADED") == str(Path(work)):
                 yield process
 
