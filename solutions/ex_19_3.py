@@ -14,10 +14,12 @@ STATES = "whole", "flipped", "missing", "provisional", "no manifest", "cut"
 # {the first number of each case: its folders}
 FOLDERS = {9: ["whole"], 99: ["whole", "whole"], 98: ["whole", "flipped"], 1: []}
 FOLDERS |= {3: ["whole", "missing"], 20: ["whole", "provisional"], 12: ["flipped"]}
-FOLDERS |= {6: ["whole", "no manifest"], 4: ["provisional"], 2: ["missing"]}
-FOLDERS |= {97: ["whole", "missing", "flipped", "no manifest"]}
-FOLDERS |= {7: ["whole"] * 4 + ["cut"], 0: ["whole", "cut", "missing"]}
-FOLDERS |= {10: ["and another file"]}
+FOLDERS |= {6: ["whole", "no manifest"], 4: ["provisional"]}
+FOLDERS |= {
+    7: ["whole"] * 4 + ["cut"],
+    97: ["whole", "missing", "flipped", "no manifest"],
+}
+FOLDERS |= {2: ["missing"], 0: ["whole", "cut", "missing"], 10: ["and another file"]}
 
 
 @ex.cases

@@ -14,7 +14,9 @@ import pytest
 import d2lpar
 from d2lpar.checks import checker, signs, solutions
 
-KNOWN = {name: solutions.load(name).answers() for name in solutions.known()}
+EXERCISES = [*map(solutions.load, solutions.known())]
+EACH = pytest.mark.parametrize("exercise", EXERCISES, ids=lambda e: e.name)
+KNOWN = {exercise.name: exercise.answers() for exercise in EXERCISES}
 OURS = str(Path(checker.__file__).parent)
 WHOLE = os.environ.get("D2LPAR_ANSWERS") == "whole"  # every answer, in every case
 FEW = 3  # one case in so many is enough for most wrong answers
@@ -37,8 +39,6 @@ ANSWERS = [
     for name in sorted(KNOWN)
     for function, mistake in KNOWN[name]
 ]
-EXERCISES = [*map(solutions.load, solutions.known())]
-EACH = pytest.mark.parametrize("exercise", EXERCISES, ids=lambda e: e.name)
 
 
 @pytest.mark.parametrize("name, function, mistake", ANSWERS)
