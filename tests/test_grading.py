@@ -748,6 +748,14 @@ def mine(path):
     return handins.Submission(path, "me")
 
 
+def test_right_answers_have_all_points(tmp_path):
+    """One whole grading by day, with a judge and its runner."""
+    hand_in(tmp_path, "me", two_exercises()["cells"])
+    path = tmp_path / "me" / "10_sharding.ipynb"
+    grade = grading.grade(mine(path), [path])
+    assert grade.points == {"10.3": (3.0, 3), "08.2": (4.0, 4)} and not grade.remarks
+
+
 def test_another_assignment_gets_a_remark(monkeypatch, tmp_path):
     quickly(monkeypatch)
     path = ROOT / "solutions" / "00_start.ipynb"

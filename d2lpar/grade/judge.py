@@ -15,7 +15,6 @@ import builtins
 import contextlib
 import ctypes
 import functools
-import importlib
 import itertools
 import json
 import multiprocessing
@@ -38,7 +37,6 @@ GRACE = 15.0  # seconds that a runner may take to notice that its time is over
 LARGEST = 1 << 30  # bytes of one answer
 # Mistakes that a remark tells: what was to be measured was done elsewhere, or not.
 EVASIONS = {"replaced", "threads", "not measured", "too few", "whole work"}
-VARIATIONS = "d2lpar.checks.variations"
 
 
 class Ended(Exception):
@@ -51,7 +49,6 @@ class Broken(Forbidden):
 
 def main():
     """Every step has been run."""
-    importlib.import_module(VARIATIONS)  # all that a check needs is there before cells
     told = os.dup(1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     runner = Runner([told])
