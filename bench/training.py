@@ -165,9 +165,10 @@ PIPELINE = Race("A pipeline", pipelines, WIDTHS)
 
 ATTENTIONS = {
     "torch context_parallel": torch_ring_attention,
-    "ring": sequence.ring_attention,
-    "gather": sequence.gather_attention,
-    "ulysses": partial(sequence.ulysses_attention, order="zigzag"),
+    "ring": partial(sequence.ring_attention, tile=None),
+    "ring, our tiles": sequence.ring_attention,
+    "gather": partial(sequence.gather_attention, tile=None),
+    "ulysses": partial(sequence.ulysses_attention, order="zigzag", tile=None),
 }
 
 

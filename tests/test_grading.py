@@ -6,6 +6,7 @@ import json
 import math
 import os
 import pickle
+import re
 import subprocess
 import sys
 import tempfile
@@ -398,7 +399,7 @@ def test_without_bubblewrap_the_line_says_why(monkeypatch):
 def test_feedback_holds_the_report(graded):
     text = (graded[1] / "told" / "wrong_10_sharding.md").read_text(encoding="utf-8")
     assert text.startswith("# wrong, 10_sharding: 4 of 7 points")
-    assert "of 40 calls" in text
+    assert re.search(r"wrong in \d+ of \d+ calls|right in (\d+) of \1 calls", text)
     assert len(list((graded[1] / "told").iterdir())) == 31
 
 

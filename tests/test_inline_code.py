@@ -81,7 +81,7 @@ def cell(body):
 
 # memory of the operating system, which chapter 06 describes in words
 UNSHOWN = {("allreduce/shared_memory", "Board")}
-ALIKE = "ToHeads", "ToSequence", "to_sequence"  # what `to_heads` shows, the other way
+ALIKE = ("to_sequence",)  # what `to_heads` shows, the other way
 UNSHOWN |= {("sequence/ulysses", name) for name in ALIKE}
 
 

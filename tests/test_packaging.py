@@ -201,7 +201,7 @@ def test_a_chapter_runs_in_an_empty_folder(installed, unpacked, tmp_path):
     before = {path: path.read_bytes() for path in unpacked.rglob("*.ipynb")}
     done = installed("run", "00")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert re.fullmatch(r"  1 of 1  00_start .* pass\n", done.stdout)
+    assert re.fullmatch(r"00_start .* pass\n", done.stdout)
     assert list(tmp_path.iterdir()) == []
     assert {path: path.read_bytes() for path in unpacked.rglob("*.ipynb")} == before
 

@@ -103,11 +103,12 @@ def _draw_boxes(ax, sim):
 def held_over_time(sim, rank):
     """(times, counts): how many `_pieces` the rank holds, from each time on."""
     parts = [(event, *_parts(event)) for event in sim.timeline.rows[rank]["compute"]]
-    last = "W" if any(kind == "W" for _, _, kind, _ in parts) else "B"
-    steps = [(event.start, 1) for event, _, kind, _ in parts if kind == "F"]
-    steps += [(event.stop, -1) for event, _, kind, _ in parts if kind == last]
+    left = sim.kept if any(kind == "W" for _, _, kind, _ in parts) else 0
+    changes = {"F": 1, "B": left - 1, "W": -left}
+    start_or_stop = lambda event, kind: event.start if kind == "F" else event.stop
+    steps = [(start_or_stop(e, kind), changes[kind]) for e, _, kind, _ in parts]
     times, counts, held = [0.0], [0], 0
-    for time, change in sorted(steps):
+    for time, change in sorted(step for step in steps if step[1]):
         held += change
         times.append(time)
         counts.append(held)
@@ -125,7 +126,7 @@ def _draw_held(ax, sim, ranks):
     """A staircase for each of these ranks."""
     for i, rank in enumerate(ranks):
         times, counts = held_over_time(sim, rank)
-        label = f"rank {rank}: at most {sim.in_flight[rank]}"
+        label = f"rank {rank}: at most {sim.in_flight[rank]:g}"
         style = {"color": SHADES[i], "ls": LINES[i % len(LINES)], "lw": 1.4}
         steps = [*times, sim.elapsed], [*counts, counts[-1]]
         ax.step(*steps, where="post", label=label, **style)
@@ -139,7 +140,7 @@ def _draw_held(ax, sim, ranks):
 
 def _alt(sim):
     p = sim.timeline.world_size
-    held = ", ".join(map(str, sim.in_flight))
+    held = ", ".join(f"{most:g}" for most in sim.in_flight)
     return (
         f"Gantt chart of {p} ranks: {len(sim.timeline)} boxes in {sim.elapsed:g} units "
         f"of time, {sim.bubble:.1%} of the longest span empty. Below, how many "

@@ -24,4 +24,4 @@ from ..sim.torch_private import torch_ring_attention
 from .block import SequenceParallelBlock
 from .order import join_sequence, positions, split_sequence
 from .ring import gather_attention, online_attention, ring_attention
-from .ulysses import ToHeads, ToSequence, ulysses_attention
+from .ulysses import heads_to_tokens, tokens_to_heads, ulysses_attention

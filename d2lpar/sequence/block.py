@@ -19,34 +19,8 @@ from torch.nn import functional as F
 from ..mesh.gpt_parts import by_rank
 from ..scatter import members, ring_all_gather, ring_reduce_scatter
 from ..tensor_parallel import Enter, own_parameter, parts_of
-from .order import lengths_of, spans
+from .order import both_ways, lengths_of, spans
 from .ring import online_attention
-
-
-class GatherTokens(torch.autograd.Function):
-    """All ranks' tokens [N, T, D] of own ones; backward, sum and keep own."""
-
-    @staticmethod
-    def forward(ctx, x, lengths, group):
-        ctx.how = lengths, group
-        return gathered(x, *ctx.how)
-
-    @staticmethod
-    def backward(ctx, dy):
-        return reduced(dy, *ctx.how), None, None
-
-
-class ReduceTokens(torch.autograd.Function):
-    """Own tokens of the sum over ranks; backward, gather all ranks' tokens."""
-
-    @staticmethod
-    def forward(ctx, x, lengths, group):
-        ctx.how = lengths, group
-        return reduced(x, *ctx.how)
-
-    @staticmethod
-    def backward(ctx, dy):
-        return gathered(dy, *ctx.how), None, None
 
 
 def gathered(x, lengths, group=None):
@@ -63,6 +37,10 @@ def reduced(x, lengths, group=None):
     parts = [part.clone(**kind) for part in x.split(lengths, 1)]
     ring_reduce_scatter(parts, group)
     return parts[members(group)[1]]
+
+
+gather_tokens = both_ways(gathered, reduced)
+reduce_tokens = both_ways(reduced, gathered)
 
 
 class GatheredLinear(torch.autograd.Function):
@@ -147,12 +125,12 @@ class SequenceParallelBlock(nn.Module):
         how = lengths, self.group
         if self.again:
             return GatheredLinear.apply(y, layer.weight, layer.bias, *how)
-        return layer(GatherTokens.apply(y, *how))
+        return layer(gather_tokens(y, *how))
 
     def narrow(self, y, layer, lengths):
         """[N, T, O/n] -> own tokens of the sum over ranks, [N, T/n, D]."""
         part = F.linear(y, layer.weight)  # [N, T, D], a part of the sum
-        return ReduceTokens.apply(part, lengths, self.group)
+        return reduce_tokens(part, lengths, self.group)
 
     def attend(self, qkv):
         """[N, T, 3 D/n] -> [N, T, D/n]."""

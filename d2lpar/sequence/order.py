@@ -43,7 +43,7 @@ def split_sequence(x, dim, order="zigzag", group=None):
     Backward, the gradients of all ranks' tokens come together, so that x has
     the gradient that it has on one device.
     """
-    return _Split.apply(x, checked(x, dim), order, group)
+    return _split(x, checked(x, dim), order, group)
 
 
 def join_sequence(x, dim, order="zigzag", group=None):
@@ -53,7 +53,7 @@ def join_sequence(x, dim, order="zigzag", group=None):
     its length.  Backward, a rank keeps the gradient of its own tokens, since
     what follows is the same on all ranks.
     """
-    return _Join.apply(x, checked(x, dim), order, group)
+    return _join(x, checked(x, dim), order, group)
 
 
 def checked(x, dim):
@@ -79,26 +79,20 @@ def lengths_of(x, dim, order, group=None):
     return found
 
 
-class _Split(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x, dim, order, group):
-        ctx.how = dim, order, group
-        return own_tokens(x, *ctx.how)
+def both_ways(there, back):
+    """Return there(x, *how) as a function whose gradient is back(dy, *how)."""
 
-    @staticmethod
-    def backward(ctx, dy):
-        return joined(dy, *ctx.how), None, None, None
+    class Move(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, *how):
+            ctx.how = how
+            return there(x, *how)
 
+        @staticmethod
+        def backward(ctx, dy):
+            return back(dy, *ctx.how), *[None] * len(ctx.how)
 
-class _Join(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x, dim, order, group):
-        ctx.how = dim, order, group
-        return joined(x, *ctx.how)
-
-    @staticmethod
-    def backward(ctx, dy):
-        return own_tokens(dy, *ctx.how), None, None, None
+    return Move.apply
 
 
 def own_tokens(x, dim, order, group=None):
@@ -119,3 +113,6 @@ def joined(x, dim, order, group=None):
     T = sum(lengths)
     where = torch.cat([positions(T, n, i, order) for i in range(n)])
     return torch.cat(parts)[where.argsort().to(x.device)].movedim(0, dim)  # [T, ...]
+
+
+_split, _join = both_ways(own_tokens, joined), both_ways(joined, own_tokens)

@@ -9,10 +9,13 @@ memory differ.  n ranks, r this rank, N batch, T tokens, d features of a head.
 Liu et al. 2023 (ring attention); Grattafiori et al. 2024, section 3.3.2 (Llama 3).
 """
 
+import sys
+
 import torch
 
 from ..scatter import members, ring_all_gather, ring_reduce_scatter
 from ..tensor_parallel.trips import post, wait
+from .fused import Fused, FusedBackward
 from .online_softmax import TILE, Online, OnlineBackward, tiles_of
 from .order import lengths_of, spans
 
@@ -101,26 +104,27 @@ class SplitAttention(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, q, k, v, causal, way, tiles):
-        online = Online(q, k.shape[1], tiles[way.r], causal)
+    def forward(ctx, q, k, v, causal, way, tiles, fused):
+        kind = Fused if fused else Online
+        online = kind(q, k.shape[1], tiles[way.r], causal)
         for source, (keys, values) in way.pieces(torch.stack([k, v])):
             online.see(keys, values, tiles[source])
         out = online.out.to(q.dtype).flatten(1, 2)  # [N, H, T/n, d]
         ctx.save_for_backward(q, k, v, out, online.lse)
-        ctx.how = causal, way, tiles
+        ctx.how = causal, way, tiles, FusedBackward if fused else OnlineBackward
         return out
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, dy):
         q, k, v, out, lse = ctx.saved_tensors
-        causal, way, tiles = ctx.how
+        causal, way, tiles, kind = ctx.how
         way = type(way)(way.n, way.r, way.lengths, way.group)
-        online = OnlineBackward(q, out, dy, lse, tiles[way.r], causal)
+        online = kind(q, out, dy, lse, tiles[way.r], causal)
         for source, (keys, values) in way.pieces(torch.stack([k, v])):
             way.give(source, online.see(keys, values, tiles[source]))
         dk, dv = way.home().to(k.dtype)
-        return online.dq.to(q.dtype).flatten(1, 2), dk, dv, None, None, None
+        return online.dq.to(q.dtype).flatten(1, 2), dk, dv, *[None] * 4
 
 
 def ring_attention(q, k, v, causal=True, group=None, order="zigzag", tile=TILE):
@@ -129,7 +133,8 @@ def ring_attention(q, k, v, causal=True, group=None, order="zigzag", tile=TILE):
     q          [N, H, T/n, d], this rank's tokens, as split_sequence cuts them
     k, v       [N, G, T/n, d]; each head serves H / G heads of queries
     order      the order of split_sequence
-    tile       tokens of a tile; no more scores exist at once than of two tiles
+    tile       tokens of a tile; no more scores exist at once than of two tiles.
+               None: PyTorch's fused kernel, on CPUs
 
     Sends n-1 pieces of k and v forward, n-1 backward, and n-1 of their gradients,
     besides 8 (n-1) bytes of lengths.  Serial truth: scaled_dot_product_attention
@@ -151,9 +156,16 @@ def _attention(kind, q, k, v, causal, group, order, tile):
     check_qkv(q, k, v)
     n, r = members(group)
     lengths = lengths_of(q, 2, order, group)
-    tiles = [tiles_of(mine, tile) for mine in spans(sum(lengths), n, order)]
     way = kind(n, r, lengths, group)
-    return SplitAttention.apply(q, k, v, causal, way, tiles)
+    tiles = tiled(q, spans(sum(lengths), n, order), tile)
+    return SplitAttention.apply(q, k, v, causal, way, *tiles)
+
+
+def tiled(q, spans, tile):
+    """Return (tiles of each rank's spans, whether the fused kernel takes them)."""
+    fused = tile is None and q.device.type == "cpu"
+    size = sys.maxsize if fused else TILE if tile is None else tile
+    return [tiles_of(mine, size) for mine in spans], fused
 
 
 def online_attention(q, k, v, causal=True, tile=TILE):
@@ -164,7 +176,7 @@ def online_attention(q, k, v, causal=True, tile=TILE):
     check_qkv(q, k, v)
     T = q.shape[2]
     way = Ring(1, 0, [T], None)
-    return SplitAttention.apply(q, k, v, causal, way, [tiles_of([(0, T)], tile)])
+    return SplitAttention.apply(q, k, v, causal, way, *tiled(q, [[(0, T)]], tile))
 
 
 def check_qkv(q, k, v):

@@ -7,9 +7,9 @@ values.  Jacobs et al. 2023 (DeepSpeed Ulysses).
 import torch
 
 from ..scatter import all_to_all, members
-from .online_softmax import TILE, tiles_of
-from .order import lengths_of, spans
-from .ring import Ring, SplitAttention, check_qkv
+from .online_softmax import TILE
+from .order import both_ways, lengths_of, spans
+from .ring import Ring, SplitAttention, check_qkv, tiled
 
 
 def to_heads(x, lengths, group=None):
@@ -32,30 +32,8 @@ def to_sequence(x, lengths, group=None):
     return every
 
 
-class ToHeads(torch.autograd.Function):
-    """Exchange tokens for heads; backward, the other way."""
-
-    @staticmethod
-    def forward(ctx, x, lengths, group):
-        ctx.how = lengths, group
-        return to_heads(x, *ctx.how)
-
-    @staticmethod
-    def backward(ctx, dy):
-        return to_sequence(dy, *ctx.how), None, None
-
-
-class ToSequence(torch.autograd.Function):
-    """Exchange heads for tokens; backward, the other way."""
-
-    @staticmethod
-    def forward(ctx, x, lengths, group):
-        ctx.how = lengths, group
-        return to_sequence(x, *ctx.how)
-
-    @staticmethod
-    def backward(ctx, dy):
-        return to_heads(dy, *ctx.how), None, None
+tokens_to_heads = both_ways(to_heads, to_sequence)
+heads_to_tokens = both_ways(to_sequence, to_heads)
 
 
 def ulysses_attention(q, k, v, causal=True, group=None, order=None, tile=TILE):
@@ -73,13 +51,13 @@ def ulysses_attention(q, k, v, causal=True, group=None, order=None, tile=TILE):
     mine, heads = shares_of_heads(q, k, v, n)
     order = order or "contiguous"
     lengths = lengths_of(q, 2, order, group)
-    mine = ToHeads.apply(mine, lengths, group)  # [N, (H + 2 G)/n, T, d]
+    mine = tokens_to_heads(mine, lengths, group)  # [N, (H + 2 G)/n, T, d]
     T = sum(lengths)
     every = [span for own in spans(T, n, order) for span in own]
-    alone = Ring(1, 0, [T], None), [tiles_of(every, tile)]
+    alone = Ring(1, 0, [T], None), *tiled(q, [every], tile)
     qkv = mine.split(heads, 1)
     y = SplitAttention.apply(*qkv, causal, *alone)  # [N, H/n, T, d]
-    return ToSequence.apply(y, lengths, group).transpose(0, 1).flatten(1, 2)
+    return heads_to_tokens(y, lengths, group).transpose(0, 1).flatten(1, 2)
 
 
 def shares_of_heads(q, k, v, n):

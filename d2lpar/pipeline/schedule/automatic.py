@@ -14,22 +14,27 @@ from .simulation import simulate
 WAITS = (0, 0.25, 0.5)  # of F: how long a rank waits rather than take the less urgent
 
 
-def automatic(p, m, limit, forward=1.0, backward=1.0, weight=1.0, comm=0.0):
+def automatic(p, m, limit, forward=1.0, backward=1.0, weight=1.0, comm=0.0, kept=1):
     """Return the fastest schedule found in which no rank holds more than `limit`.
 
+    limit    in micro-batches, not always whole
+    kept     how much of one waits for its W, as for `simulate`: 0 if nothing does
+
     One stage per rank, W apart; the times are those of `simulate`, one number
-    each.  Raises ValueError without a whole `limit` of at least 1.  In the manner
-    of ZB-1p and ZB-2p (Qi et al. 2024, section 3.1), and not always optimal.
+    each.  Raises ValueError where `limit` has no room for one micro-batch.  In the
+    manner of ZB-1p and ZB-2p (Qi et al. 2024, section 3.1), and not always optimal.
     """
-    if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
-        text = "limit must be a whole number of micro-batches, at least 1, not"
+    number = isinstance(limit, int | float) and not isinstance(limit, bool)
+    if not number or not limit >= max(1, kept):
+        text = f"limit must be a number of micro-batches, at least {max(1, kept)}, not"
         raise ValueError(f"{text} {limit!r}.")
     times = {"F": forward, "B": backward, "W": weight}
     found = {}
     for tapers, turns, wait in product((True, False), (True, False), WAITS):
-        lists = _Lists(p, m, limit, times, comm, tapers, turns, wait * forward)
+        room = limit, kept
+        lists = _Lists(p, m, room, times, comm, tapers, turns, wait * forward)
         made = Schedule(lists.fill(), f"auto, at most {limit} held")
-        sim = simulate(made, forward, backward, weight, comm)
+        sim = simulate(made, forward, backward, weight, comm, kept)
         found.setdefault((round(sim.bubble, 9), sim.elapsed), made)
     return found[min(found)]
 
@@ -42,8 +47,10 @@ class _Lists:
     wait      time that a rank waits for an F or a B that is under way
     """
 
-    def __init__(self, p, m, limit, times, comm, tapers, turns, wait):
-        self.p, self.m, self.limit, self.times, self.comm = p, m, limit, times, comm
+    def __init__(self, p, m, room, times, comm, tapers, turns, wait):
+        self.p, self.m, self.times, self.comm = p, m, times, comm
+        limit, self.kept = room
+        self.limit = limit + 1e-9  # shares are added up
         self.turns, self.wait, self.over = turns, wait, {}
         less = (limit - 1) / max(1, p - 1) if tapers else 0
         self.ahead = [limit - r * less for r in range(p)]
@@ -71,11 +78,14 @@ class _Lists:
     def ready(self, r, now):
         """Return (urgency, start, action) of what rank r can take, 0 most urgent."""
         count, found = self.count[r], []
-        held, under_way = count["F"] - count["W"], count["F"] - count["B"]
+        under_way, late = count["F"] - count["B"], count["B"] - count["W"]
+        held = under_way + late * self.kept
         last = next((a.kind for a in self.rows[r][::-1] if a.kind != "W"), "F")
         kinds = "FBW" if self.turns and last == "B" else "BFW"
-        if held == self.limit or under_way >= self.ahead[r]:
+        if held + max(1, self.kept) > self.limit or under_way >= self.ahead[r]:
             kinds = "BW"
+        if held + self.kept - 1 > self.limit:
+            kinds = "W"
         for urgency, kind in enumerate(kinds):
             action = Action(r, kind, count[kind])
             start = self.start(action, now)

@@ -16,8 +16,10 @@ class Simulation:
     spans        per rank, from the start of its first action to the end of its last
     bubble       the share of the longest span in which that rank waits
     in_flight    per rank, the most micro-batches held at once, from the start of F
-                 to the end of B (or of W); each stage of the rank counts
+                 to the end of B, and `kept` of one until the end of W; each stage
+                 of the rank counts
     timeline     a Timeline of the actions, in the unit of the times given
+    kept         as it was given
     """
 
     elapsed: float
@@ -25,10 +27,11 @@ class Simulation:
     bubble: float
     in_flight: list
     timeline: Timeline
+    kept: float = 1
 
     def __repr__(self):
         text = f"Simulation: {self.elapsed:g} in all, bubble {self.bubble:.1%}"
-        return f"{text}, in flight {', '.join(map(str, self.in_flight))}"
+        return f"{text}, in flight {', '.join(f'{x:g}' for x in self.in_flight)}"
 
     def plot(self, title=None):
         """Draw a box for each action, and below it what each rank holds."""
@@ -43,12 +46,14 @@ class Simulation:
         return player.Player(timelines, self.plot(title), units=True)
 
 
-def simulate(schedule, forward=1.0, backward=2.0, weight=0.0, comm=0.0):
+def simulate(schedule, forward=1.0, backward=2.0, weight=0.0, comm=0.0, kept=1):
     """Return the Simulation of a schedule: no tensors, no ranks, any unit of time.
 
     forward, backward, weight    time of F, B and W: a number, or one per stage;
                                  without W, a B takes backward + weight
     comm                         time between actions on different ranks
+    kept                         memory of a micro-batch that waits for its W, as a
+                                 share of one that waits for its B
 
     Raises ScheduleError for a schedule that cannot be played.
     """
@@ -56,14 +61,17 @@ def simulate(schedule, forward=1.0, backward=2.0, weight=0.0, comm=0.0):
     cost = costs(schedule, forward, backward, weight)
     if not comm >= 0:
         raise ValueError(f"comm must be a time of at least 0, not {comm!r}.")
+    if not kept >= 0:
+        raise ValueError(f"kept must be a share of at least 0, not {kept!r}.")
     times, _ = play(schedule, cost, comm)
     rows = schedule.ranks
     spans = [times[row[-1]][1] - times[row[0]][0] if row else 0.0 for row in rows]
     longest, row = max(zip(spans, rows, strict=True))
     bubble = (longest - sum(map(cost, row))) / longest if longest else 0.0
     elapsed = max(stop for _, stop in times.values())
-    held = [max(in_flight(schedule, r), default=0) for r in range(schedule.p)]
-    return Simulation(elapsed, spans, bubble, held, _timeline(schedule, times))
+    held = [max(in_flight(schedule, r, kept), default=0) for r in range(schedule.p)]
+    timeline = _timeline(schedule, times)
+    return Simulation(elapsed, spans, bubble, held, timeline, kept)
 
 
 def _timeline(schedule, times):
@@ -75,13 +83,16 @@ def _timeline(schedule, times):
     return Timeline(events, schedule.p)
 
 
-def in_flight(schedule, rank):
-    """Return how many micro-batches the rank holds during each action."""
-    last, held, counts = "W" if schedule.splits else "B", 0, []
+def in_flight(schedule, rank, kept=1):
+    """Return how many micro-batches the rank holds during each action.
+
+    kept    what is left of one between its B and its W, as a share
+    """
+    left = kept if schedule.splits else 0
+    change, held, counts = {"F": 1, "B": left - 1, "W": -left}, 0, []
     for action in schedule.ranks[rank]:
-        held += action.kind == "F"
-        counts.append(held)
-        held -= action.kind == last
+        before, held = held, held + change[action.kind]
+        counts.append(max(before, held))
     return counts
 
 
