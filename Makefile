@@ -1,6 +1,7 @@
 # Two commands after a clone: `make run` and `make test`.
 #
-#   make run      execute every chapter on this machine and report a row per chapter
+#   make run      execute every chapter on this machine and report a row per chapter;
+#                 FURTHER=1 their Further parts, too
 #   make lab      open a copy of the course, work/, in JupyterLab at chapter 00
 #   make test     run the tests of the day: every chapter and solution, some on processes
 #   make thorough  run all others, an hour; PART=site runs a part of it
@@ -58,7 +59,7 @@ QUICK = $(addprefix tests/test_,$(addsuffix .py,repository workflow inline_code 
 OF_FILES = $(addprefix --ignore=tests/test_,$(addsuffix .py,assign badges containers \
     first_cell get_torch gradebook packaging repository site site_built slurm wheelhouse workflow \
     working_copy))
-NOTEBOOKS = $(wildcard chapters/*.ipynb solutions/*.ipynb)
+NOTEBOOKS = $(wildcard chapters/*.ipynb chapters/further/*.ipynb solutions/*.ipynb)
 # By day these run on processes, at night all but 01 to 03, which start no ranks, and 16,
 # which says in which world they are.
 RANKED = $(filter $(addprefix chapters/,00% 04% 06% 13%),$(NOTEBOOKS))
@@ -95,7 +96,7 @@ units notebooks processes gpus: export OMP_WAIT_POLICY = passive
 .DEFAULT_GOAL := run
 
 run: setup
-	@$(BIN)/python -m d2lpar run $(CHAPTERS)
+	@$(BIN)/python -m d2lpar run $(if $(FURTHER),--further) $(CHAPTERS)
 
 lab: setup
 	@$(BIN)/python -m d2lpar lab $(JUPYTER_FLAGS)
@@ -219,8 +220,8 @@ notebooks:
 	@$(PLAIN) $(PYTEST) -n $(WORKERS) --dist loadscope --nbval $(NBVAL) $(KERNELS) $(NOTEBOOKS)
 
 # At night all but 01 to 03, which start no ranks, and 16, which names its worlds.
-all-processes: RANKED = $(filter-out $(addprefix chapters/,01% 02% 03% 16%), \
-    $(wildcard chapters/*.ipynb))
+all-processes: RANKED = $(filter-out $(foreach n,01 02 03 16,chapters/$(n)% chapters/further/$(n)%), \
+    $(wildcard chapters/*.ipynb chapters/further/*.ipynb))
 all-processes: processes
 
 processes:

@@ -52,8 +52,8 @@ def stamp(repo, branch="main", digest=None, root=None):
     text = _badged(text, where and f"{where}/chapters/00_start.ipynb")
     changed += [readme] if _write(readme, text) else []
     changed += _stamp_project(root, github, branch)
-    for folder in ("chapters", "exercises", "solutions"):
-        opened = "chapters" if folder == "chapters" else "exercises"
+    for folder in (notebooks.CORE, notebooks.FURTHER, "exercises", "solutions"):
+        opened = "exercises" if folder == "solutions" else folder
         for path in sorted((root / folder).glob("*.ipynb")):
             url = where and f"{where}/{opened}/{path.name}"
             if _stamp_notebook(path, url, source.rstrip()):

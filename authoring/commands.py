@@ -45,11 +45,13 @@ def sync(chapters: Chapters = None):
             changed += glossary.sync(notebook, notebooks.find())
             exercises = path.parent.parent / "exercises" / path.name
             if path.parent.name == "chapters" and exercises.is_file():
-                changed += minutes.sync(notebook, notebooks.read(exercises))
+                further = path.parent / "further" / path.name
+                beside = notebooks.read(further) if further.is_file() else None
+                changed += minutes.sync(notebook, notebooks.read(exercises), beside)
         except ValueError as error:
             raise Refused(f"{path.name}: {error}") from None
         for old, new in changed:
-            console.print(Text(difference(old, new, path.name)))
+            console.print(Text(difference(old, new, notebooks.label(path))))
         if changed:
             notebooks.write(path, notebook)
         cells = "1 cell" if len(changed) == 1 else f"{len(changed)} cells"
@@ -65,7 +67,8 @@ def _writable(chapters):
         here = notebooks.course()
         return notebooks.repository() if here == notebooks.installed() else here
 
-    return notebooks.find(chapters or (), ("chapters", "solutions"), where)
+    folders = notebooks.CORE, notebooks.FURTHER, "solutions"
+    return notebooks.find(chapters or (), folders, where)
 
 
 @commands.command()

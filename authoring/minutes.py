@@ -32,10 +32,12 @@ class Minutes(NamedTuple):
     exercises: int
 
 
-def estimate(chapter, exercises):
-    """The Minutes of a chapter and its exercises, both notebooks, by the rule."""
+def estimate(chapter, exercises, further=None):
+    """The Minutes of a chapter, its exercises and its Further part, by the rule."""
     spent = {False: 0.0, True: 0.0}
     apart, listing = False, False
+    if further:
+        spent[True] = sum(estimate(further, {"cells": []})[:2])
     for cell in chapter["cells"]:
         if cell["cell_type"] == "code":
             spent[apart] += _code(cell)
@@ -89,10 +91,10 @@ def told(chapter):
     return Minutes(core, sum(further), exercises)
 
 
-def sync(chapter, exercises):
+def sync(chapter, exercises, further=None):
     """The first cell says what the rule says.  Returns [(old, new)] of its source."""
     cell = chapter["cells"][0]
-    new = TOLD.sub(line(estimate(chapter, exercises)), cell["source"])
+    new = TOLD.sub(line(estimate(chapter, exercises, further)), cell["source"])
     old, cell["source"] = cell["source"], new
     return [(old, new)] if new != old else []
 

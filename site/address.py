@@ -71,9 +71,10 @@ def launch_links(notebook, path):
     links, found = badges(notebook["cells"][0]["source"]), repository(notebook)
     if found and found.source(path):
         links.append(("Source", found.source(path)))
-    if path.startswith("chapters/"):
-        links.append(("Slides", f"../slides/{PurePath(path).stem}.html"))
-    return [*links, ("Download notebook", f"../download/{path}")]
+    up = "../" * path.count("/")
+    if PurePath(path).parent.name == "chapters":
+        links.append(("Slides", f"{up}slides/{PurePath(path).stem}.html"))
+    return [*links, ("Download notebook", f"{up}download/{path}")]
 
 
 def launch(links):

@@ -20,7 +20,7 @@ from d2lpar.shared import notebooks
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = ("GUIDE.md", "INSTRUCTORS.md", "CONTRIBUTING.md", "CHANGELOG.md")
 PICTURES = (".png", ".gif", ".svg", ".jpg")
-FOLDERS = ("chapters", "exercises")
+FOLDERS = (notebooks.CORE, notebooks.FURTHER, "exercises")
 HEADING = re.compile(r"^(#+)(?= )", re.MULTILINE)
 FENCE = re.compile(r"^(```.*?^```)", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[([^]]+)\]\((?![a-z]+:|#)([^)#\s]+)(#[^)\s]*)?\)")
@@ -155,16 +155,20 @@ def cover():
     raise ValueError("Chapter 00 has no picture of gather and ring.")
 
 
-def pages_of(folder):
-    """The toctree lines of the notebooks of a folder."""
-    found = sorted((ROOT / folder).glob("*.ipynb"))
-    return "\n".join(f"{folder}/{path.stem}" for path in found)
+def pages_of(folder, beside="-"):
+    """The toctree lines of the notebooks of a folder; behind each, the one `beside`."""
+    lines = []
+    for path in sorted((ROOT / folder).glob("*.ipynb")):
+        both = path, path.parent / beside / path.name
+        lines += [p.relative_to(ROOT).with_suffix("") for p in both if p.is_file()]
+    return "\n".join(map(Path.as_posix, lines))
 
 
 def built():
     """A section for each module that a chapter shows, in the order of the course."""
     sections, seen = [], set()
-    for path in sorted((ROOT / "chapters").glob("*.ipynb")):
+    for name in pages_of(notebooks.CORE, "further").split():
+        path = ROOT / f"{name}.ipynb"
         shown = filter(inline_code.is_marked, notebooks.read(path)["cells"])
         modules = dict.fromkeys(inline_code.module_of(c["source"]) for c in shown)
         names = dict.fromkeys(str(Path(module).with_suffix("")) for module in modules)
@@ -188,7 +192,7 @@ def filled(text):
         "glossary": lambda: glossary.table(
             glossary.rows((ROOT / "chapters").glob("*.ipynb")), "chapters/"
         ),
-        "chapters": lambda: pages_of("chapters"),
+        "chapters": lambda: pages_of("chapters", "further"),
         "exercises": lambda: pages_of("exercises"),
     }
     return re.sub(r"\{\{ ([a-z ]+) \}\}", lambda m: blanks[m[1]](), text)

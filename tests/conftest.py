@@ -10,10 +10,13 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from d2lpar.launch import forks
+from d2lpar.shared import notebooks
 
 os.environ.setdefault("MPLBACKEND", "Agg")
 
 ROOT = Path(__file__).resolve().parent.parent
+CHAPTERS = sorted(ROOT.glob("chapters/*.ipynb"))
+FURTHER = sorted(ROOT.glob("chapters/further/*.ipynb"))
 settings.register_profile(
     "busy", deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -94,3 +97,11 @@ def no_overrides(monkeypatch):
 def root():
     """The folder of the repository."""
     return ROOT
+
+
+def whole(path):
+    """A chapter as one notebook, with its Further part."""
+    notebook = notebooks.read(path)
+    for further in (p for p in FURTHER if p.name == path.name):
+        notebook["cells"] += notebooks.read(further)["cells"]
+    return notebook

@@ -6,12 +6,11 @@ import shutil
 import pytest
 
 from authoring import minutes
-from conftest import ROOT
+from conftest import CHAPTERS, ROOT
 from d2lpar.cli import catalogue
 from d2lpar.cli import main as cli
 from d2lpar.shared import notebooks
 
-CHAPTERS = sorted(ROOT.glob("chapters/*.ipynb"))
 EACH = pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
 GUIDE = (ROOT / "INSTRUCTORS.md").read_text(encoding="utf-8")
 

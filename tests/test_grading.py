@@ -23,7 +23,7 @@ from filelock import FileLock
 from torch import nn
 from typer.testing import CliRunner
 
-from conftest import ROOT, WATCHDOG, eventually
+from conftest import CHAPTERS, FURTHER, ROOT, WATCHDOG, eventually
 from d2lpar.checks import checker, equality, judging
 from d2lpar.checks.report import Report
 from d2lpar.cli import main as cli
@@ -642,7 +642,7 @@ def test_a_cell_that_reaches_behind_its_check_is_seen(source, uses):
 
 
 def test_no_cell_of_the_course_reaches_behind_its_check():
-    for path in [*ROOT.glob("chapters/*.ipynb"), *ROOT.glob("solutions/*.ipynb")]:
+    for path in [*CHAPTERS, *FURTHER, *ROOT.glob("solutions/*.ipynb")]:
         for cell in notebooks.read(path)["cells"]:
             if cell["cell_type"] == "code":
                 assert grading.uses("".join(cell["source"])) == "", path

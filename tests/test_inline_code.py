@@ -6,12 +6,11 @@ from collections import Counter
 import pytest
 
 from authoring import inline_code
-from conftest import ROOT
+from conftest import CHAPTERS, FURTHER, ROOT
 from d2lpar.cli import console
 from d2lpar.shared import notebooks
 
-CHAPTERS = sorted(ROOT.glob("chapters/*.ipynb"))
-SHOWING = CHAPTERS + sorted(ROOT.glob("solutions/*.ipynb"))
+SHOWING = CHAPTERS + FURTHER + sorted(ROOT.glob("solutions/*.ipynb"))
 # Modules of which chapters show every public function.
 CONCEPTS = """
 messages scatter data_parallel overlap parameter_server shared/model_zoo
@@ -106,7 +105,10 @@ def test_marked_cells_equal_the_library(path):
 def test_every_public_function_stands_in_exactly_one_chapter(name):
     module = f"{name}.py"
     times = Counter(
-        shown for p in CHAPTERS for where, shown in shown_in(p) if where == module
+        shown
+        for p in CHAPTERS + FURTHER
+        for where, shown in shown_in(p)
+        if where == module
     )
     tree = ast.parse((ROOT / "d2lpar" / module).read_text(encoding="utf-8"))
     kinds = (ast.FunctionDef, ast.ClassDef)

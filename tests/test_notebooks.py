@@ -15,17 +15,16 @@ import torch
 from PIL import Image
 
 from authoring import outputs
-from conftest import ROOT
+from conftest import CHAPTERS, FURTHER, ROOT
 from d2lpar.cli import execution
 from d2lpar.launch import progress
 from d2lpar.shared import notebooks
 
-CHAPTERS = sorted(ROOT.glob("chapters/*.ipynb"))
-COMMITTED = CHAPTERS + sorted(ROOT.glob("solutions/*.ipynb"))
+COMMITTED = CHAPTERS + FURTHER + sorted(ROOT.glob("solutions/*.ipynb"))
 
 
 def names(paths):
-    return [path.stem for path in paths]
+    return [notebooks.label(path) for path in paths]
 
 
 def code(source, *outputs, tags=(), count=1, **metadata):
@@ -100,7 +99,7 @@ def test_committed_notebook_is_in_normal_form_and_small(path):
     assert path.stat().st_size < notebook_rules.MAX_BYTES
 
 
-@pytest.mark.parametrize("path", CHAPTERS, ids=names(CHAPTERS))
+@pytest.mark.parametrize("path", CHAPTERS + FURTHER, ids=names(CHAPTERS + FURTHER))
 def test_chapter_names_its_world_in_its_first_cell(path):
     sources = [
         c["source"] for c in notebooks.read(path)["cells"] if c["cell_type"] == "code"

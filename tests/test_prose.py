@@ -7,10 +7,8 @@ import pytest
 from test_notebooks import book, code, stream, with_nbval
 
 from authoring import outputs, prose
-from conftest import ROOT
+from conftest import CHAPTERS, FURTHER
 from d2lpar.shared import notebooks
-
-CHAPTERS = sorted(ROOT.glob("chapters/*.ipynb"))
 
 
 def text(source):
@@ -29,7 +27,7 @@ def judged(source, **known):
     return after, complaints
 
 
-@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", CHAPTERS + FURTHER, ids=notebooks.label)
 def test_every_result_in_the_text_has_a_cell(path):
     notebook = notebooks.read(path)
     assert prose_rules.problems(notebook) == []

@@ -6,13 +6,11 @@ import io
 import pytest
 from typer.testing import CliRunner
 
-from conftest import ROOT
+from conftest import CHAPTERS
 from d2lpar.cli import main as cli
 from d2lpar.cli import script
 from d2lpar.launch import run as launch
 from d2lpar.shared import notebooks
-
-CHAPTERS = sorted(ROOT.glob("chapters/*.ipynb"))
 
 
 def cell(source, *tags):

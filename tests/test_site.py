@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from authoring import glossary
-from conftest import ROOT
+from conftest import CHAPTERS, FURTHER, ROOT
 from d2lpar.shared import notebooks
 
 sys.path.insert(0, str(ROOT / "site"))
@@ -18,8 +18,7 @@ import collect
 import make_slides
 import offline
 
-CHAPTERS = sorted(ROOT.glob("chapters/*.ipynb"))
-PAGES = {path.relative_to(ROOT).as_posix(): path for path in CHAPTERS}
+PAGES = {path.relative_to(ROOT).as_posix(): path for path in CHAPTERS + FURTHER}
 FIGURES = (ROOT / "site" / "figures.md").read_text(encoding="utf-8")
 
 

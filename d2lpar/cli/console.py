@@ -60,7 +60,8 @@ def difference(old, new, name):
 
 def row(outcome, place="", left=""):
     """A line about an executed chapter, and one per number that changed in its text."""
-    text = Text(f"{place}{outcome.path.stem:<22}{outcome.seconds:6.1f} s  ")
+    name = notebooks.label(outcome.path)
+    text = Text(f"{place}{name:<22}{outcome.seconds:6.1f} s  ")
     text.append(f"{outcome.world:<16}")
     if outcome.failure is None:
         text.append("pass", style="green").append(left, style="dim")
@@ -86,7 +87,7 @@ def each(paths, one):
     counts = [_code_cells(path) for path in paths]
     with progress("cells", console) as bar:
         for number, path in enumerate(paths, start=1):
-            task = bar.add_task(path.stem, total=counts[number - 1])
+            task = bar.add_task(notebooks.label(path), total=counts[number - 1])
             outcome = one(path, lambda task=task: bar.advance(task))
             bar.remove_task(task)
             failed += outcome.failure is not None

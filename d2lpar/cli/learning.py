@@ -37,9 +37,13 @@ def run(
         Backend | None,
         typer.Option(help="Run in this world, not in the one the notebook names."),
     ] = None,
+    further: Annotated[
+        bool, typer.Option("--further", help="Their Further parts, too.")
+    ] = False,
     timeout: Timeout = 120.0,
 ):
     """Execute chapters on this machine; a row each, exit 1 if one fails."""
+    folders = [notebooks.CORE] + [notebooks.FURTHER] * further
     environ = dict(os.environ)
     if backend is not None:
         environ["D2LPAR_BACKEND"] = backend.value
@@ -50,7 +54,7 @@ def run(
         return execution.execute(path, environ, timeout, on_cell, folder)
 
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
-        each(notebooks.find(chapters or ()), one)
+        each(notebooks.find(chapters or (), folders), one)
 
 
 @commands.command()

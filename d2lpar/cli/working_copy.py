@@ -13,7 +13,8 @@ from pathlib import Path
 
 from ..shared.notebooks import MANIFEST, NEWER, installed, originals, write_bytes
 
-KINDS = ("chapters/*.ipynb", "exercises/*.ipynb", "solutions/*.ipynb", "pictures/*.png")
+KINDS = ("chapters/*.ipynb", "chapters/further/*.ipynb", "exercises/*.ipynb")
+KINDS += ("solutions/*.ipynb", "pictures/*.png")
 
 
 @dataclass

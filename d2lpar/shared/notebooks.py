@@ -32,6 +32,8 @@ WIDGET_TEXT = "A widget: run this cell to move its controls."
 MANIFEST = ".d2lpar.json"
 NEWER = re.compile(r"\.new\d*$")  # ends the name of a version beside a changed one
 EVENTS = "application/vnd.d2lpar.timeline+json"  # what a player plays
+# A chapter has a Core, and may have a Further part of the same name.
+CORE, FURTHER = "chapters", "chapters/further"
 ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
@@ -70,7 +72,7 @@ def course():
     return here if (here / "chapters").is_dir() else originals()
 
 
-def find(names=(), folders=("chapters",), where=course):
+def find(names=(), folders=(CORE,), where=course):
     """Paths of the notebooks that `names` select ("04", "messages", a path), or all.
 
     `where()` is the folder of the course.  It is not asked where all names are paths.
@@ -91,6 +93,11 @@ def _matches(name, known):
         have = ", ".join(p.stem for p in known) or "none"
         raise FileNotFoundError(f"No chapter {name!r}. There are: {have}.")
     return found
+
+
+def label(path):
+    """How a notebook is called in a list: "04_messages", "further/04_messages"."""
+    return f"further/{path.stem}" if path.parent.name == "further" else path.stem
 
 
 def read(path):
