@@ -2,10 +2,11 @@
 
 It runs a program once, on tensors that hold the values of all ranks, where we run a
 thread per rank.  Both do the same steps in one process, in turn, on one thread.  Wrong
-programs and those of torch's wrappers have a process each, which may hang.
+programs, and those of torch's wrappers, have a process each: some hang.
 """
 
 import copy
+import importlib
 import itertools
 import re
 import statistics
@@ -20,18 +21,20 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 from torch.nn import functional as F
 
 from d2lpar.launch import run as launch
 from d2lpar.report.units import show_seconds
+from d2lpar.sim.patching import patched
+from d2lpar.tensor_parallel import products
 
 from .mesh import split_by_torch
 from .race import MOST, row, step_of
-from .training import MICRO, squares, torchs_step
+from .training import MICRO, ROWS, squares, torchs_step
 
 TITLE = "Beside LocalTensorMode: our part of its seconds, a step on one thread"
 OURS, THEIRS = "our simulator", "LocalTensorMode"
-ROWS, LIMIT = 64, 20.0  # of a batch; seconds for a wrong program
 
 
 class World(NamedTuple):
@@ -48,8 +51,8 @@ def in_ours(program, *arguments):
     """Call program(world, *arguments) on this rank."""
     n, r = dist.get_world_size(), dist.get_rank()
     mine = lambda make: make(r), lambda k: (r + k) % n
-    waited = lambda work: work.wait()
-    return program(World(*mine, dist.isend, dist.irecv, waited), *arguments)
+    wait = lambda work: work.wait()
+    return program(World(*mine, dist.isend, dist.irecv, wait), *arguments)
 
 
 def in_theirs(n, program, *arguments):
@@ -58,20 +61,16 @@ def in_theirs(n, program, *arguments):
     from torch.distributed._local_tensor._c10d import local_p2p_op, wait_all
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
-    peers = lambda k: local.LocalIntNode({r: (r + k) % n for r in range(n)})
-    peer = lambda k: torch.SymInt(peers(k))
-    isend, irecv = (
-        lambda x, peer, act=act: local_p2p_op(peer, x, act)
-        for act in (dist.isend, dist.irecv)
-    )
+    numbers = lambda k: local.LocalIntNode({r: (r + k) % n for r in range(n)})
+    act = lambda name: lambda x, peer: local_p2p_op(peer, x, getattr(dist, name))
+    rest = lambda k: torch.SymInt(numbers(k)), act("isend"), act("irecv"), wait_all
+    found, threads = [], torch.get_num_threads()
 
     def call(_):
+        torch.set_num_threads(threads)  # OpenMP keeps it per thread
         with local.LocalTensorMode(n) as mode:
-            found.append(
-                program(World(mode.rank_map, peer, isend, irecv, wait_all), *arguments)
-            )
+            found.append(program(World(mode.rank_map, *rest), *arguments))
 
-    found = []
     dist.init_process_group("fake", rank=0, world_size=n, store=FakeStore())
     try:
         with local.LocalRunnerMode(n, 1, call):  # without it nobody sends
@@ -87,62 +86,36 @@ def in_theirs(n, program, *arguments):
 def mlp(width):
     """An MLP of the same values everywhere, and its batch."""
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(width, 4 * width), nn.ReLU())
-    model.append(nn.Linear(4 * width, width))
-    return model, torch.randn(ROWS, width)
+    layers = [nn.Linear(width, 4 * width, bias=False), nn.ReLU()]
+    layers.append(nn.Linear(4 * width, width, bias=False))
+    return nn.Sequential(*layers), torch.randn(ROWS, width)
 
 
 def dtensors(world, width):
-    """A step of an MLP that `parallelize_module` splits."""
+    """Make a step of an MLP that `parallelize_module` splits."""
     model, x = mlp(width)
     model = split_by_torch(model)
     return step_of(model, lambda: model(x).square().mean().backward())
 
 
-class Megatron(torch.autograd.Function):
-    """An all-reduce forward and nothing backward (g), or the other way round (f)."""
-
-    @staticmethod
-    def forward(ctx, x, forward):
-        ctx.forward, y = forward, x.clone()
-        if forward:
-            dist.all_reduce(y)
-        return y
-
-    @staticmethod
-    def backward(ctx, dy):
-        dx = dy.clone()
-        if not ctx.forward:
-            dist.all_reduce(dx)
-        return dx, None
-
-
 def by_hand(world, width):
-    """A step of the same MLP, with shares of its weights and Megatron's functions."""
-
-    def share(name, dim=None):
-        whole = lambda: mlp(width)[0].get_parameter(name).detach()
-        part = lambda r: whole().chunk(dist.get_world_size(), dim)[r].clone()
-        mine = world.share((lambda _: whole()) if dim is None else part)
-        return mine.requires_grad_()
-
-    shares = share("0.weight", 0), share("0.bias", 0), share("2.weight", 1)
-    last, x = share("2.bias"), world.share(lambda _: mlp(width)[1]).requires_grad_()
+    """Make a step of the same MLP from shares of its weights and chapter 12's moves."""
+    whole = lambda k: mlp(width)[0][k].weight.detach()
+    part = lambda k, dim, r: whole(k).chunk(dist.get_world_size(), dim)[r].clone()
+    makers = partial(part, 0, 0), partial(part, 2, 1), lambda _: mlp(width)[1]
+    first, second, x = (world.share(make).requires_grad_() for make in makers)
 
     def step():
-        columns, bias, rows = shares
-        for tensor in (x, last, *shares):
-            tensor.grad = None
-        h = F.relu(F.linear(Megatron.apply(x, False), columns, bias))
-        y = Megatron.apply(F.linear(h, rows), True) + last
-        y.square().mean().backward()
-        return [tensor.grad for tensor in (x, last, *shares)]
+        first.grad = second.grad = x.grad = None
+        h = F.relu(F.linear(products.Enter.apply(x), first))
+        products.Add.apply(F.linear(h, second)).square().mean().backward()
+        return [first.grad, second.grad, x.grad]
 
     return step
 
 
 def ring(world, size):
-    """A step in which every message of `size` bytes goes round, and all add them up."""
+    """Make a step in which messages of `size` bytes go round, and all add them up."""
 
     def step():
         x = world.share(lambda r: torch.full((size // 4,), r + 1.0))
@@ -170,7 +143,7 @@ PROGRAMS = {
 
 
 def steps(world, name, count):
-    """(seconds, tensors) of `count` steps, from a barrier to the next."""
+    """Return (seconds, tensors) of `count` steps, from a barrier to a barrier."""
     make, size = PROGRAMS[name]
     step = make(world, size)
     step()  # warms up
@@ -184,41 +157,34 @@ def steps(world, name, count):
 
 
 def our_steps(n, *given):
-    """Call `steps` in our simulator: seconds, and a list of tensors per rank."""
+    """Call `steps` in our simulator: seconds, and the tensors of all ranks."""
     run = launch.run(in_ours, steps, *given, world_size=n, backend="sim")
-    return run.results[0][0], [tensors for _, tensors in run.results]
+    return run.results[0][0], [x for _, tensors in run.results for x in tensors]
 
 
 def their_steps(n, *given):
     """Call `steps` in LocalTensorMode, with the same outcome."""
     took, tensors = in_theirs(n, steps, *given)
-    return took, [[x._local_tensors[r] for x in tensors] for r in range(n)]
+    return took, [x._local_tensors[r] for r in range(n) for x in tensors]
 
 
-def measure(n, name, seconds):
-    """A row of one program on n ranks: our seconds of a step over theirs.
-
-    Both take turns, at least three times; the ratio is the median of the turns'.
-    """
-    threads, times = torch.get_num_threads(), []
+def measure(n, name, rounds):
+    """A row of one program on n ranks; `rounds` times each takes its turn."""
+    threads, both = torch.get_num_threads(), (our_steps, their_steps)
     torch.set_num_threads(1)
+    native = lambda _: lambda x, group: dist.all_reduce(x, group=group)
     try:
-        (took, ours), (other, theirs) = our_steps(n, name, 1), their_steps(n, name, 1)
-        for mine, yours in zip(sum(ours, []), sum(theirs, []), strict=True):
-            torch.testing.assert_close(mine, yours, rtol=1e-3, atol=1e-5)
-        count = max(1, min(MOST, int(seconds / 6 / max(took, other))))
-        start = time.perf_counter()
-        while len(times) < 3 or (
-            len(times) < MOST and time.perf_counter() - start < seconds
-        ):
-            pair = our_steps(n, name, count)[0], their_steps(n, name, count)[0]
-            times.append([took / count for took in pair])
+        with patched((products, "allreduce", native)):  # chapter 12's moves
+            first, tensors = zip(*(each(n, name, 1) for each in both), strict=True)
+            torch.testing.assert_close(*tensors, rtol=1e-3, atol=1e-5)
+            count = max(1, min(MOST, int(0.5 / max(first))))
+            turns = [[each(n, name, count)[0] for each in both] for _ in range(rounds)]
     finally:
         torch.set_num_threads(threads)
-    ratio = statistics.median(a / b for a, b in times)
-    took, other = map(statistics.median, zip(*times, strict=True))
-    figures = {"ratio": ratio, "seconds": took, "theirs": other, "rounds": len(times)}
-    shown = f"{ratio:.2f} of {show_seconds(float(f'{other:.3g}'))}"
+    ratio = statistics.median(mine / yours for mine, yours in turns)
+    ours, theirs = (statistics.median(x) / count for x in zip(*turns, strict=True))
+    shown = f"{ratio:.2f} of {show_seconds(float(f'{theirs:.3g}'))}"
+    figures = {"ratio": ratio, "seconds": ours, "theirs": theirs, "rounds": rounds}
     return [row(TITLE, name, f"{n} ranks", shown, **figures)]
 
 
@@ -248,9 +214,8 @@ def reused(world):
     x, y = (world.share(lambda r: torch.ones(1)) for _ in range(2))
     sent = world.isend(x, world.peer(1))
     x.fill_(9)
-    received = world.irecv(y, world.peer(-1))
-    for work in (sent, received):
-        world.wait(work)
+    world.wait(world.irecv(y, world.peer(-1)))
+    world.wait(sent)
     return y, None
 
 
@@ -266,21 +231,13 @@ def wrapped(world, wrap):
     return getattr(grad, "full_tensor", lambda: grad)(), next(one.parameters()).grad
 
 
-def fully_sharded(model):
-    """Wrap it as FSDP2 does."""
-    from torch.distributed.fsdp import fully_shard
-
-    return fully_shard(model)
-
-
 def pipelined(world):
     """Gradients of the first of two stages, and the same without a pipeline."""
     (stage, last), x = (mlp(16)[0] for _ in range(2)), torch.ones(MICRO, 16)
-    r, y = dist.get_rank(), torch.zeros(MICRO, 16)
-    one = copy.deepcopy(stage)
+    one, y = copy.deepcopy(stage), torch.zeros(MICRO, 16)
     (squares(last(one(x)), y) / MICRO).backward()
     last.zero_grad()
-    torchs_step(stage if r == 0 else last, x, y)()
+    torchs_step(last if dist.get_rank() else stage, x, y)()
     return next(stage.parameters()).grad, next(one.parameters()).grad
 
 
@@ -289,7 +246,7 @@ WRONG = {
     "a cycle of receives": cycle,
     "a buffer reused after its isend": reused,
     "DDP": partial(wrapped, wrap=nn.parallel.DistributedDataParallel),
-    "FSDP2": partial(wrapped, wrap=fully_sharded),
+    "FSDP2": partial(wrapped, wrap=fully_shard),
     "Schedule1F1B": pipelined,
 }
 
@@ -306,25 +263,25 @@ def tell(who, name):
     except Exception as error:
         lines = len(set(re.findall(r"\w\.py:\d+", str(error))))
         words = (str(error).strip() or "no words").splitlines()[0][:60]
-        said = f"names {lines} lines" if lines > 1 else words
+        said = {1: "names the line", 2: "names both lines"}.get(lines, words)
         print(f"{type(error).__name__}: {said}")
     else:
         if right is None:
             print(f"returns {found.item():g} without a word")
         else:
             same = found is not None and torch.allclose(found, right, atol=1e-6)
-            print("runs, and is right" if same else "runs, and is wrong")
+            print(f"runs, and is {'right' if same else 'wrong'}")
 
 
-def outcomes(name, limit=LIMIT):
-    """Two rows: what each does with this program, in a process with a time limit."""
+def outcomes(name, limit=20.0):
+    """Two rows: what each does with this program, in a process of so many seconds."""
     for who in (THEIRS, OURS):
         code = f"from bench.local_tensor import tell; tell({who!r}, {name!r})"
-        given = {"cwd": Path(__file__).parents[1], "capture_output": True, "text": True}
+        command, root = [sys.executable, "-c", code], Path(__file__).parents[1]
+        given = {"cwd": root, "capture_output": True, "text": True, "timeout": limit}
         try:
-            command = [sys.executable, "-c", code]
-            done = subprocess.run(command, timeout=limit, **given)
-            *_, said = done.stdout.splitlines() or [f"ends with {done.returncode}"]
+            done = subprocess.run(command, **given)
+            said = [f"ends with {done.returncode}", *done.stdout.splitlines()][-1]
         except subprocess.TimeoutExpired:
             said = f"hangs for {limit:g} s"
         yield row("Beside LocalTensorMode: what goes wrong", name, who, said)
@@ -333,13 +290,11 @@ def outcomes(name, limit=LIMIT):
 def plan(ranks, quick):
     """Functions that return rows, or one that says why there are none."""
     try:
-        from torch.distributed import _local_tensor  # noqa: F401
+        importlib.import_module("torch.distributed._local_tensor")
     except ImportError:
-        said = f"left out: torch {torch.__version__} has none, or another"
+        said = f"left out: torch {torch.__version__} does not have it"
         return [partial(lambda: [row(TITLE, THEIRS, "", said)])]
-    names = list(PROGRAMS)[: 3 if quick else None]
-    pairs = itertools.product(names, ranks or ([2] if quick else [2, 4, 8, 16]))
-    found = [partial(measure, n, name, 0.2 if quick else 6.0) for name, n in pairs]
-    return found + [
-        partial(outcomes, name) for name in list(WRONG)[: 1 if quick else None]
-    ]
+    names, wrong = list(PROGRAMS)[: 3 if quick else None], list(WRONG)
+    pairs = itertools.product(ranks or ([2] if quick else [2, 4, 8, 16]), names)
+    races = [partial(measure, *pair, 3 if quick else 9) for pair in pairs]
+    return races + [partial(outcomes, name) for name in wrong[: 1 if quick else None]]
