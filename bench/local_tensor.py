@@ -6,7 +6,6 @@ programs, and those of torch's wrappers, have a process each: some hang.
 """
 
 import copy
-import importlib
 import itertools
 import re
 import statistics
@@ -55,14 +54,22 @@ def in_ours(program, *arguments):
     return program(World(*mine, dist.isend, dist.irecv, wait), *arguments)
 
 
-def in_theirs(n, program, *arguments):
-    """Call program(world, *arguments) once, for n ranks, and return what it returns."""
-    from torch.distributed import _local_tensor as local
-    from torch.distributed._local_tensor._c10d import local_p2p_op, wait_all
+def theirs():
+    """Return what of torch's is private: ImportError where it is not there."""
+    import torch.distributed._local_tensor as local
+    from torch.distributed._local_tensor import _c10d
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
+    if not hasattr(_c10d, "local_p2p_op") or not hasattr(local, "LocalRunnerMode"):
+        raise ImportError("an older LocalTensorMode, which cannot send")
+    return local, _c10d.local_p2p_op, _c10d.wait_all, FakeStore()
+
+
+def in_theirs(n, program, *arguments):
+    """Call program(world, *arguments) once, for n ranks, and return what it returns."""
+    local, p2p, wait_all, store = theirs()
     numbers = lambda k: local.LocalIntNode({r: (r + k) % n for r in range(n)})
-    act = lambda name: lambda x, peer: local_p2p_op(peer, x, getattr(dist, name))
+    act = lambda name: lambda x, peer: p2p(peer, x, getattr(dist, name))
     rest = lambda k: torch.SymInt(numbers(k)), act("isend"), act("irecv"), wait_all
     found, threads = [], torch.get_num_threads()
 
@@ -71,7 +78,7 @@ def in_theirs(n, program, *arguments):
         with local.LocalTensorMode(n) as mode:
             found.append(program(World(mode.rank_map, *rest), *arguments))
 
-    dist.init_process_group("fake", rank=0, world_size=n, store=FakeStore())
+    dist.init_process_group("fake", rank=0, world_size=n, store=store)
     try:
         with local.LocalRunnerMode(n, 1, call):  # without it nobody sends
             pass
@@ -182,9 +189,9 @@ def measure(n, name, rounds):
     finally:
         torch.set_num_threads(threads)
     ratio = statistics.median(mine / yours for mine, yours in turns)
-    ours, theirs = (statistics.median(x) / count for x in zip(*turns, strict=True))
-    shown = f"{ratio:.2f} of {show_seconds(float(f'{theirs:.3g}'))}"
-    figures = {"ratio": ratio, "seconds": ours, "theirs": theirs, "rounds": rounds}
+    took, other = (statistics.median(x) / count for x in zip(*turns, strict=True))
+    shown = f"{ratio:.2f} of {show_seconds(float(f'{other:.3g}'))}"
+    figures = {"ratio": ratio, "seconds": took, "theirs": other, "rounds": rounds}
     return [row(TITLE, name, f"{n} ranks", shown, **figures)]
 
 
@@ -290,7 +297,7 @@ def outcomes(name, limit=20.0):
 def plan(ranks, quick):
     """Functions that return rows, or one that says why there are none."""
     try:
-        importlib.import_module("torch.distributed._local_tensor")
+        theirs()
     except ImportError:
         said = f"left out: torch {torch.__version__} does not have it"
         return [partial(lambda: [row(TITLE, THEIRS, "", said)])]

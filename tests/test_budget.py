@@ -15,7 +15,7 @@ SLACK = 60
 BUDGET = {
     ".": 335,
     "authoring": 1_306,
-    "bench": 999,
+    "bench": 1006,
     "d2lpar": 1_448,
     "d2lpar/allreduce": 1_018,
     "d2lpar/checks": 2_841,
@@ -43,7 +43,7 @@ BUDGET = {
     "tests/pretend": 1_654,
 }
 PACKAGE = 31_576  # the rooms of d2lpar/
-EVERYTHING = 76_502
+EVERYTHING = 76_509
 FOLDERS = "authoring bench d2lpar pictures site solutions tests".split()
 
 
