@@ -12,7 +12,7 @@ from rich.console import Console
 from d2lpar.cli import doctor, execution
 from d2lpar.failures import several_nodes
 
-from . import allreduces, mesh, race, training, world
+from . import allreduces, local_tensor, mesh, race, training, world
 
 
 def plan(sizes, ranks=None, quick=False):
@@ -25,7 +25,8 @@ def plan(sizes, ranks=None, quick=False):
         found += each.plan(trained, quick)
     found += mesh.RACE.plan([4], quick)  # 2 x 2
     found += [partial(training.memory, n, quick) for n in trained]
-    return [*found, partial(world.simulator, 0.2 if quick else 1.0)]
+    found += [partial(world.simulator, 0.2 if quick else 1.0)]
+    return found + local_tensor.plan(ranks, quick)
 
 
 def on_nodes(quick):

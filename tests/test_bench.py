@@ -9,7 +9,7 @@ import torch
 
 import d2lpar
 from bench import __main__ as bench
-from bench import allreduces, mesh, race, training
+from bench import allreduces, local_tensor, mesh, race, training
 from bench.race import LineUp, Race
 from conftest import ROOT
 
@@ -132,6 +132,64 @@ def test_memory_is_measured_for_both(monkeypatch):
     ]
     peaks, grown = ([row["bytes"] for row in rows[k::2]] for k in (0, 1))
     assert all(a > b >= 0 for a, b in zip(peaks, grown, strict=True))
+
+
+SMALL_STEPS = {"dtensors": 8, "by_hand": 8, "ring": 64}
+
+
+def test_local_tensor_mode_computes_the_same(monkeypatch):
+    programs = {k: (getattr(local_tensor, k), size) for k, size in SMALL_STEPS.items()}
+    monkeypatch.setattr(local_tensor, "PROGRAMS", programs)
+    threads = torch.get_num_threads()
+    for name in programs:
+        (row,) = local_tensor.measure(2, name, 1)
+        assert row["row"] == name and row["column"] == "2 ranks"
+        assert row["seconds"] > 0 < row["theirs"]
+    assert torch.get_num_threads() == threads
+    monkeypatch.setattr(
+        local_tensor, "our_steps", lambda *_: (1, [torch.zeros(16)] * 2)
+    )
+    with pytest.raises(AssertionError, match="not close"):
+        local_tensor.measure(2, "ring", 1)
+
+
+def test_what_goes_wrong_is_told_as_it_happened(monkeypatch, capsys):
+    said = {name: capsys.readouterr().out for name in wrong_ones(monkeypatch)}
+    assert said == {
+        "mismatched collectives": "MismatchError: names both lines\n",
+        "a cycle of receives": "DeadlockError: names the line\n",
+        "a buffer reused after its isend": "RaceError: names both lines\n",
+        "DDP": "runs, and is right\n",
+        "FSDP2": "runs, and is right\n",
+        "Schedule1F1B": "runs, and is right\n",
+        "other": "runs, and is wrong\n",
+        "no error": "returns 3 without a word\n",
+    }
+
+
+def wrong_ones(monkeypatch):
+    monkeypatch.setitem(local_tensor.WRONG, "other", lambda _: (torch.ones(1), 2 * X))
+    monkeypatch.setitem(local_tensor.WRONG, "no error", lambda _: (3 * X, None))
+    for name in local_tensor.WRONG:
+        local_tensor.tell(local_tensor.OURS, name)
+        yield name
+
+
+X = torch.ones(1)
+
+
+def test_a_program_that_hangs_is_ended():
+    theirs, ours = local_tensor.outcomes("a cycle of receives", 0.01)
+    assert theirs["shown"] == ours["shown"] == "hangs for 0.01 s"
+    assert [theirs["column"], ours["column"]] == ["LocalTensorMode", "our simulator"]
+
+
+def test_a_torch_without_local_tensors_is_told(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.distributed._local_tensor", None)
+    (step,) = local_tensor.plan([2], True)
+    ((row,),) = [step()]
+    assert row["shown"] == f"left out: torch {torch.__version__} does not have it"
+    assert list(race.tables([row]))
 
 
 def test_rows_are_printed_and_written(monkeypatch, tmp_path, capsys):
