@@ -754,6 +754,14 @@ def test_no_output_of_a_check_but_its_report(capfd):
     assert capfd.readouterr() == ("", "")  # nbgrader fails a cell that writes errors
 
 
+def test_near_numbers_are_numbers():
+    near = lambda came: equality.near(came, (2.0, 4.0), 0.01)
+    assert near((2.01, 4)) and near(np.array([2, 4])) and near(torch.tensor([2, 4.03]))
+    strange = (2.03, 4), (2, 4, 4), ("2", "4"), (True, 4), 2, None, (2, float("nan"))
+    assert not any(map(near, strange))
+    assert not equality.near(True, 1.0, 0.01)
+
+
 def test_numbers_of_ranks_are_whole_numbers():
     for came in ([[0.0], [1.9]], [["0"], ["1"]], None):
         assert not ex_17_2.agrees(came, [[0], [1]], None)

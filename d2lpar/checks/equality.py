@@ -108,10 +108,10 @@ NO_NUMBER = (TypeError, ValueError, RuntimeError, OverflowError)
 
 def numbers(came):
     """A number, or several in a row, as floats; a NaN where it is something else."""
-    try:
-        return np.asarray(came, dtype=float)
-    except NO_NUMBER:
-        return np.array(math.nan)
+    with contextlib.suppress(*NO_NUMBER):
+        if np.asarray(came).dtype.kind not in "SUb":  # "1.5" and True are none
+            return np.asarray(came, dtype=float)
+    return np.array(math.nan)
 
 
 def near(came, wanted, within):
