@@ -45,9 +45,8 @@ def sync(chapters: Chapters = None):
             changed += glossary.sync(notebook, notebooks.find())
             exercises = path.parent.parent / "exercises" / path.name
             if path.parent.name == "chapters" and exercises.is_file():
-                further = path.parent / "further" / path.name
-                beside = notebooks.read(further) if further.is_file() else None
-                changed += minutes.sync(notebook, notebooks.read(exercises), beside)
+                further = notebooks.further(path)
+                changed += minutes.sync(notebook, notebooks.read(exercises), further)
         except ValueError as error:
             raise Refused(f"{path.name}: {error}") from None
         for old, new in changed:

@@ -101,7 +101,5 @@ def root():
 
 def whole(path):
     """A chapter as one notebook, with its Further part."""
-    notebook = notebooks.read(path)
-    for further in (p for p in FURTHER if p.name == path.name):
-        notebook["cells"] += notebooks.read(further)["cells"]
-    return notebook
+    core, further = notebooks.read(path), notebooks.further(path)
+    return core | {"cells": core["cells"] + (further or {"cells": []})["cells"]}

@@ -18,7 +18,8 @@ GUIDE = (ROOT / "INSTRUCTORS.md").read_text(encoding="utf-8")
 @EACH
 def test_minutes_are_those_of_the_rule(path):
     exercises = notebooks.read(ROOT / "exercises" / path.name)
-    changed = minutes.sync(notebooks.read(path), exercises)
+    further = notebooks.further(path)
+    changed = minutes.sync(notebooks.read(path), exercises, further)
     assert changed == [], f"run `d2lpar sync {path.stem[:2]}`"
 
 

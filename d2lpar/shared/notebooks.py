@@ -100,6 +100,12 @@ def label(path):
     return f"further/{path.stem}" if path.parent.name == "further" else path.stem
 
 
+def further(path):
+    """The notebook with the Further part of this chapter, or None."""
+    beside = path.parent / "further" / path.name
+    return read(beside) if beside.is_file() else None
+
+
 def read(path):
     """The notebook's dictionary, every text joined into one string."""
     notebook = json.loads(Path(path).read_text(encoding="utf-8"))
