@@ -7,8 +7,10 @@ from pathlib import Path
 
 import psutil
 import pytest
+import torch
 from hypothesis import HealthCheck, settings
 
+import d2lpar
 from d2lpar.launch import forks
 
 os.environ.setdefault("MPLBACKEND", "Agg")
@@ -22,6 +24,21 @@ WATCHDOG = 120.0  # seconds until a test gives up, however busy the machine is
 # What serves many tests and takes long to make, the longest first.
 SHARED = ["graded", "nbgrader_course", "site"]
 forks.PRELOADED.append("tests.huge_pages")  # so that ranks are forked faster
+
+
+class Takes(torch.autograd.Function):
+    """x, after some virtual seconds; its gradient takes some, too."""
+
+    @staticmethod
+    def forward(ctx, x, forward, backward):
+        ctx.backward_time = backward
+        d2lpar.sleep(forward)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, dy):
+        d2lpar.sleep(ctx.backward_time)
+        return dy, None, None
 
 
 def eventually(condition):

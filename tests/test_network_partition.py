@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import d2lpar
+from conftest import Takes
 from d2lpar.checks.solutions import ex_11_3
 from d2lpar.network_partition import Part, way_back
 from d2lpar.network_partition.balance import (
@@ -263,15 +264,6 @@ class Looks(nn.Module):
 
     def forward(self, h, tokens):
         return h + self.table(tokens).sum(1)
-
-
-class First(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.table = nn.Embedding(7, 3, **DOUBLE)
-
-    def forward(self, tokens):
-        return self.table(tokens).mean(1), tokens.max(1).values
 
 
 WORDS = [
@@ -562,19 +554,6 @@ def test_ranks_need_no_more_layers_than_their_own():
 
 
 # The exercises' own truths, against the executor
-
-
-class Takes(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x, forward, backward):
-        ctx.backward_time = backward
-        d2lpar.sleep(forward)
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx, dy):
-        d2lpar.sleep(ctx.backward_time)
-        return dy, None, None
 
 
 class Timed(nn.Module):

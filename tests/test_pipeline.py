@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import d2lpar
+from conftest import Takes
 from d2lpar.pipeline import PipeDream, Pipeline, lines, schedule
 from d2lpar.pipeline.delayed import LINEAR, Delayed, delay_weights
 from d2lpar.pipeline.replicated import Replicated
@@ -237,21 +238,6 @@ def test_a_schedule_by_hand_with_stages_anywhere_and_any_order():
 # Time, and what is held: as `simulate` says
 
 
-class Takes(torch.autograd.Function):
-    """x, after F units of time; its gradient takes B."""
-
-    @staticmethod
-    def forward(ctx, x, forward, backward):
-        ctx.backward_time = backward
-        d2lpar.sleep(forward)
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx, dy):
-        d2lpar.sleep(ctx.backward_time)
-        return dy, None, None
-
-
 class Timed(nn.Module):
     """A stage that takes F, B and W; with `delayed` W is apart."""
 
@@ -262,8 +248,7 @@ class Timed(nn.Module):
 
     def forward(self, x):
         W = self.W if self.delayed is None else 0
-        x = Takes.apply(x @ self.weight, self.F, self.B + W)
-        return x
+        return Takes.apply(x @ self.weight, self.F, self.B + W)
 
 
 def clocked(made, F, B, W):
