@@ -400,10 +400,6 @@ def test_sizes_count_what_autograd_keeps():
     assert found[2].row == (4, 4, 4) and found[2].dtype == torch.float64
 
 
-def clocked(net, x, repeats):
-    return layer_seconds(net, x, repeats)
-
-
 def whole_time(net, x):
     model = Whole(net)
     start = d2lpar.now()
@@ -417,14 +413,14 @@ def test_seconds_of_the_layers_add_up_to_those_of_the_network():
     x = shapes(4, 16)[0]
     net = unet((4, 8))
     where = {"world_size": 1, "backend": "sim", "cluster": Cluster.of("2xRTX2070")}
-    layers = d2lpar.run(clocked, net, x, 1, **where).results[0]
+    layers = d2lpar.run(layer_seconds, net, x, 1, **where).results[0]
     whole = d2lpar.run(whole_time, net, x, **where).results[0]
     forward, backward = map(sum, zip(*layers, strict=True))
     assert forward == pytest.approx(whole[0], rel=0.01)
     assert backward == pytest.approx(whole[1], rel=0.1)  # gradients of skips add up
-    again = d2lpar.run(clocked, net, x, 3, **where).results[0]
+    again = d2lpar.run(layer_seconds, net, x, 3, **where).results[0]
     torch.testing.assert_close(again, layers)
-    real = d2lpar.run(clocked, net, x, 2, world_size=1, backend="gloo").results[0]
+    real = d2lpar.run(layer_seconds, net, x, 2, world_size=1, backend="gloo").results[0]
     assert len(real) == len(net) and all(t > 0 for times in real for t in times)
 
 

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 import d2lpar
-from conftest import WATCHDOG, inventory
+from conftest import WATCHDOG, completed, inventory
 from d2lpar import Cluster
 from d2lpar.allreduce import ring_allreduce
 from d2lpar.messages import exchange
@@ -547,13 +547,8 @@ print([d2lpar.run(trains, world_size=2, device="meta").peak_memory for _ in "ab"
 
 def test_the_first_run_of_a_process_keeps_no_more_memory_than_the_next():
     """An import inside a rank may leave its frames, and their tensors, in circles."""
-    done = subprocess.run(
-        [sys.executable, "-c", FIRST_RUN],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env=os.environ | {"D2LPAR_BACKEND": "sim"},
-    )
+    environ = os.environ | {"D2LPAR_BACKEND": "sim"}
+    done = completed([sys.executable, "-c", FIRST_RUN], env=environ)
     first, second = ast.literal_eval(done.stdout or done.stderr)
     assert first == second
 
