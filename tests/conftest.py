@@ -1,14 +1,17 @@
 """What every test finds: no window for figures, no world from the environment."""
 
 import os
+import subprocess
 import threading
 import time
 from pathlib import Path
 
 import psutil
 import pytest
+import torch
 from hypothesis import HealthCheck, settings
 
+import d2lpar
 from d2lpar.launch import forks
 from d2lpar.shared import notebooks
 
@@ -22,9 +25,28 @@ settings.register_profile(
 )
 settings.load_profile("busy")  # on a busy machine, too, nothing fails for its slowness
 WATCHDOG = 120.0  # seconds until a test gives up, however busy the machine is
+RANKS = (1, 2, 3, 4, 5, 8)
+WORLDS = ("sim", "gloo")
+# The arithmetic is shown by simulated ranks; on processes three sizes are enough.
+EVERYWHERE = [*(("sim", n) for n in RANKS), *(("gloo", n) for n in (2, 3, 5))]
 # What serves many tests and takes long to make, the longest first.
 SHARED = ["graded", "nbgrader_course", "site"]
 forks.PRELOADED.append("tests.huge_pages")  # so that ranks are forked faster
+
+
+class Takes(torch.autograd.Function):
+    """x, after some virtual seconds; its gradient takes some, too."""
+
+    @staticmethod
+    def forward(ctx, x, forward, backward):
+        ctx.backward_time = backward
+        d2lpar.sleep(forward)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, dy):
+        d2lpar.sleep(ctx.backward_time)
+        return dy, None, None
 
 
 def eventually(condition):
@@ -33,6 +55,12 @@ def eventually(condition):
     while not (value := condition()) and time.monotonic() < deadline:
         time.sleep(0.05)
     return value
+
+
+def completed(command, **options):
+    """A process of this command that has ended, with what it said as text."""
+    usual = {"capture_output": True, "text": True, "timeout": 5 * WATCHDOG}
+    return subprocess.run([*map(str, command)], **usual | options)
 
 
 def inventory():

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from authoring import minutes
-from conftest import CHAPTERS, ROOT
+from conftest import CHAPTERS, FURTHER, ROOT
 from d2lpar.cli import catalogue
 from d2lpar.cli import main as cli
 from d2lpar.shared import notebooks
@@ -21,6 +21,13 @@ def test_minutes_are_those_of_the_rule(path):
     further = notebooks.further(path)
     changed = minutes.sync(notebooks.read(path), exercises, further)
     assert changed == [], f"run `d2lpar sync {path.stem[:2]}`"
+
+
+@pytest.mark.parametrize("path", FURTHER, ids=lambda path: path.stem)
+def test_a_chapter_in_two_parts_can_be_finished(path):
+    core, further = notebooks.read(ROOT / "chapters" / path.name), notebooks.read(path)
+    assert max(len(part["cells"]) for part in (core, further)) <= 90
+    assert minutes.told(core).core <= 75
 
 
 def lesson(*cells):
@@ -61,9 +68,8 @@ def test_outputs_count_and_folded_cells_do_not():
     first["metadata"]["jupyter"] = {"source_hidden": True}
     assert minutes.estimate(notebook, EXERCISES).core == 5
     second["outputs"] = [{}]
-    notebook["cells"] += [
-        {**first, "metadata": {}, "source": "1", "outputs": [{}]}
-    ] * 20
+    shown = {**first, "metadata": {}, "source": "1", "outputs": [{}]}
+    notebook["cells"] += [shown] * 20
     assert minutes.estimate(notebook, EXERCISES).core == 10
 
 
@@ -96,9 +102,8 @@ def test_tables_plans_and_sums_follow_the_first_cells(tmp_path):
     assert "reduce | **1115 + 45** |" in readme
     assert "| 05 scatter | 04 | 1115 | 15 | 45 |" in guide
     assert "| 14 weeks | 5 | 05 | 19.5 |" in guide
-    assert "relatives | 1115 + 45 | here" in str(
-        notebooks.read(path.parent / "00_start.ipynb")
-    )
+    start = notebooks.read(path.parent / "00_start.ipynb")
+    assert "relatives | 1115 + 45 | here" in str(start)
     assert minutes.tables(tmp_path) == []
 
 
@@ -108,10 +113,8 @@ def test_points_sum_up_and_the_hidden_tests_give_them(path):
     for each in catalogue.listed(solution):
         assert each.points > 0 and each.minutes > 0
         hidden = rf'check\("{each.name}", \w+, seed=\d+\).score \* {each.points}\n'
-        assert (
-            len(re.findall(hidden, "\n".join(c["source"] for c in solution["cells"])))
-            == 1
-        )
+        sources = "\n".join(cell["source"] for cell in solution["cells"])
+        assert len(re.findall(hidden, sources)) == 1
 
 
 def plans():
@@ -144,11 +147,8 @@ def test_the_hours_of_the_plans():
         whole = sum(each.core + each.exercises for each in needs)
         assert float(hours) == round(whole / 30) / 2
         weeks.setdefault(plan, []).append(int(week))
-    assert {int(plan): len(found) for plan, found in weeks.items()} == {
-        4: 4,
-        7: 7,
-        14: 13,
-    }
+    found = {int(plan): len(found) for plan, found in weeks.items()}
+    assert found == {4: 4, 7: 7, 14: 13}
 
 
 def test_the_graph_says_what_the_table_says():

@@ -2,6 +2,7 @@
 
 import _thread
 import dataclasses
+import functools
 import io
 import math
 import os
@@ -50,13 +51,8 @@ def pass_on(x):
 def cases(rng):
     for n in (2, 3, 4):
         inputs = [torch.from_numpy(rng.normal(size=5)) for _ in range(n)]
-        yield Case(
-            n,
-            f"{n} ranks",
-            [(x.clone(),) for x in inputs],
-            [inputs[r - 1] for r in range(n)],
-            {"S": 5},
-        )
+        wanted = [inputs[r - 1] for r in range(n)]
+        yield Case(n, f"{n} ranks", [(x.clone(),) for x in inputs], wanted, {"S": 5})
 
 
 WORDS = {
@@ -81,10 +77,24 @@ RING = Exercise(
 
 
 @pytest.fixture
-def ring(monkeypatch):
-    """`check("99.1", ...)` is the exercise above."""
-    monkeypatch.setattr(checker, "find", {"99.1": RING}.get)
-    return lambda function, **options: d2lpar.check("99.1", function, **options)
+def judged(monkeypatch):
+    """`judged(exercise)` is `check` for this exercise."""
+
+    def by(exercise):
+        monkeypatch.setattr(checker, "find", {"99.1": exercise}.get)
+        return functools.partial(d2lpar.check, "99.1")
+
+    return by
+
+
+@pytest.fixture
+def ring(judged):
+    return judged(RING)
+
+
+def exercise(*requirements, cases=cases, **options):
+    """One of these requirements and no others."""
+    return Exercise("99.1", cases, requirements, words=WORDS, **options)
 
 
 def test_a_right_answer_passes(ring):
@@ -149,9 +159,8 @@ def spoils(x):
 
 
 def test_a_changed_input_is_seen(ring):
-    assert [row.label for row in ring(spoils).rows if not row.passed] == [
-        "ranks whose input changed"
-    ]
+    failed = [row.label for row in ring(spoils).rows if not row.passed]
+    assert failed == ["ranks whose input changed"]
 
 
 def gathers(x):
@@ -189,29 +198,24 @@ def test_a_barrier_is_forbidden_and_leaves_the_other_figures(ring):
 
     report = ring(meets)
     assert report.score == 0.5 + 0.25 * 5 / 6
-    assert [k for k, v in verdicts(report).items() if not v] == [
-        "native collectives called"
-    ]
+    failed = [label for label, passed in verdicts(report).items() if not passed]
+    assert failed == ["native collectives called"]
 
 
-def test_a_call_in_which_a_vital_row_fails_is_not_right(monkeypatch):
+def test_a_call_in_which_a_vital_row_fails_is_not_right(judged):
     """Neither in the row of the outcome, nor as a reason to try real processes."""
     vital = dataclasses.replace(messages(lambda case: case.n), vital=True)
-    exercise = Exercise("99.1", cases, [vital], words=WORDS)
-    monkeypatch.setattr(checker, "find", {"99.1": exercise}.get)
     late = lambda x: twice(x) if dist.get_world_size() == 4 else pass_on(x)
-    report = d2lpar.check("99.1", late)
+    report = judged(exercise(vital))(late)
     assert [row.label for row in report.rows] == ["outcome", "messages of all ranks"]
     outcome = report.rows[0]
     assert (outcome.measured, outcome.passed) == ("right in 2 of 3 calls", False)
     assert outcome.where == report.failing == "4 ranks" and report.score == 0.0
 
 
-def test_two_ways_round_the_exercise_are_both_judged(monkeypatch):
+def test_two_ways_round_the_exercise_are_both_judged(judged):
     other = judging.Requirement("other", lambda a: 1, lambda case: 0, instead=bool)
-    exercise = Exercise("99.1", cases, [from_messages(), other], words=WORDS)
-    monkeypatch.setattr(checker, "find", {"99.1": exercise}.get)
-    report = d2lpar.check("99.1", gathers)
+    report = judged(exercise(from_messages(), other))(gathers)
     assert report.score == 0.5
     assert [row.passed for row in report.rows] == [True, False, False]
 
@@ -338,15 +342,10 @@ def through_a_bare_thread(work):
     done.wait(WATCHDOG)
 
 
-@pytest.mark.parametrize(
-    "way",
-    [
-        through_threading,
-        through_a_pool,
-        through_a_thread_of_a_thread,
-        through_a_bare_thread,
-    ],
-)
+WAYS = [through_threading, through_a_pool, through_a_bare_thread]
+
+
+@pytest.mark.parametrize("way", [*WAYS, through_a_thread_of_a_thread])
 def test_what_threads_of_a_rank_do_is_its_own(way):
     def answer():
         kept, x = [], torch.ones(10, 10, requires_grad=True)
@@ -412,7 +411,7 @@ def test_a_rank_finds_no_arguments_of_others(backend):
     assert RING.attempt(looks_below, case, backend=backend).right
 
 
-def test_another_seed_draws_other_numbers(monkeypatch):
+def test_another_seed_draws_other_numbers(judged):
     drawn = []
 
     def remember(rng):
@@ -420,24 +419,21 @@ def test_another_seed_draws_other_numbers(monkeypatch):
             drawn.append(case.inputs[0][0].tolist())
             yield case
 
-    exercise = Exercise("99.1", remember, words=WORDS, processes=())
-    monkeypatch.setattr(checker, "find", {"99.1": exercise}.get)
+    check = judged(exercise(cases=remember, processes=()))
     for seed in (0, 1, 0):
-        d2lpar.check("99.1", pass_on, seed=seed)
+        check(pass_on, seed=seed)
     first, second, third = drawn[:3], drawn[3:6], drawn[6:]
     assert first == third != second
 
 
-def test_real_processes_are_tried_where_the_exercise_says_so(monkeypatch):
+def test_real_processes_are_tried_where_the_exercise_says_so(judged):
     def knows_the_simulator(x):
         thread = sys.modules["threading"].current_thread().name
         return pass_on(x) if thread.startswith("rank") else x
 
-    memory = [extra_memory(lambda case: 40)]  # counted in the simulator only
-    exercise = Exercise("99.1", cases, memory, words=WORDS)
-    monkeypatch.setattr(checker, "find", {"99.1": exercise}.get)
-    assert d2lpar.check("99.1", pass_on).passed
-    report = d2lpar.check("99.1", knows_the_simulator)
+    check = judged(exercise(extra_memory(lambda case: 40)))  # simulated ranks' only
+    assert check(pass_on).passed
+    report = check(knows_the_simulator)
     assert "Score 0: the outcome is not right on real processes" in str(report)
     assert [row.passed for row in report.rows] == [True, True, False]
     assert report.rows[2].label == "on real processes" and report.score == 0.0
@@ -445,7 +441,7 @@ def test_real_processes_are_tried_where_the_exercise_says_so(monkeypatch):
 
 @pytest.mark.parametrize("stuck, passes", [({0}, True), ({0, 2}, False)])
 def test_who_is_stuck_once_on_processes_has_to_be_right_twice(
-    stuck, passes, monkeypatch, tmp_path
+    stuck, passes, judged, monkeypatch, tmp_path
 ):
     def sometimes(x):
         if not threading.current_thread().name.startswith("rank"):
@@ -455,10 +451,8 @@ def test_who_is_stuck_once_on_processes_has_to_be_right_twice(
                 dist.recv(x, (dist.get_rank() + 1) % 3)  # nobody sends
         return pass_on(x)
 
-    exercise = Exercise("99.1", cases, words=WORDS)
-    monkeypatch.setattr(checker, "find", {"99.1": exercise}.get)
     monkeypatch.setattr(judging, "PATIENCE", 1.0)
-    assert d2lpar.check("99.1", sometimes).passed is passes
+    assert judged(exercise())(sometimes).passed is passes
     assert len(list(tmp_path.iterdir())) == 3 * 3
 
 
@@ -471,29 +465,24 @@ def through_a_module(x):
     return board.get((n, (r - 1) % n), x)
 
 
-def test_a_side_channel_of_threads_does_not_pass(monkeypatch):
-    exercise = Exercise("99.1", cases, words=WORDS)
-    monkeypatch.setattr(checker, "find", {"99.1": exercise}.get)
-    report = d2lpar.check("99.1", through_a_module)
+def test_a_side_channel_of_threads_does_not_pass(judged):
+    report = judged(exercise())(through_a_module)
     vars(torch).pop("board")
     assert [row.passed for row in report.rows] == [True, False]
     assert report.score == 0.0
 
 
 def test_the_notebooks_own_defaults_do_not_matter(ring, monkeypatch):
-    monkeypatch.setitem(
-        d2lpar.launch.run._defaults, "cluster", d2lpar.Cluster.of("2xA100")
-    )
+    small = d2lpar.Cluster.of("2xA100")
+    monkeypatch.setitem(d2lpar.launch.run._defaults, "cluster", small)
     assert ring(pass_on).passed  # on 4 ranks
 
 
-def test_a_pattern_in_the_failing_cases_is_told(monkeypatch):
+def test_a_pattern_in_the_failing_cases_is_told(judged):
     def not_for_three(x):
         return pass_on(x) if dist.get_world_size() != 3 else x
 
-    exercise = Exercise("99.1", cases, words=WORDS)
-    monkeypatch.setattr(checker, "find", {"99.1": exercise}.get)
-    report = d2lpar.check("99.1", not_for_three)
+    report = judged(exercise())(not_for_three)
     assert report.sentence == (
         "It fails exactly where the number of ranks is odd. Wherever the outcome is "
         "wrong, what came is an argument as it was before the call."
@@ -553,11 +542,9 @@ def with_one_rank(rng):
 
 
 @pytest.fixture
-def from_one(monkeypatch):
-    """`check("99.1", ...)` begins with one rank."""
-    exercise = dataclasses.replace(RING, cases=with_one_rank, mistakes={})
-    monkeypatch.setattr(checker, "find", {"99.1": exercise}.get)
-    return lambda function: d2lpar.check("99.1", function)
+def from_one(judged):
+    """The exercise above, which begins with one rank."""
+    return judged(dataclasses.replace(RING, cases=with_one_rank, mistakes={}))
 
 
 def alone(then):
@@ -603,9 +590,8 @@ def test_the_failing_row_and_the_failing_call_are_one(from_one):
 
     report = from_one(alone(late))
     rows = {row.label: row for row in report.rows if row.passed is False}
-    assert report.failing == "3 ranks" and {r.where for r in rows.values()} == {
-        "3 ranks"
-    }
+    assert report.failing == "3 ranks"
+    assert {row.where for row in rows.values()} == {"3 ranks"}
     assert rows["messages of all ranks"].measured == "9"
     assert "in the call" not in str(report)
 
@@ -709,11 +695,8 @@ def test_the_report_in_a_notebook():
     html = report._repr_html_()
     assert "&lt;b&gt;" in html and "So &amp; so." in html
     assert '<th scope="row">outcome</th>' in html
-    for word, colour in (
-        ("FAIL", "#D55E00"),
-        ("pass", "#009E73"),
-        ("not judged", "#999"),
-    ):
+    colours = {"FAIL": "#D55E00", "pass": "#009E73", "not judged": "#999"}
+    for word, colour in colours.items():
         (badge,) = re.findall(rf'<span style="([^"]*)">{word}</span>', html)
         assert colour in badge
     filled = re.findall(r'style="[^"]*background:#D55E00;color:#000[^"]*">(\w+)<', html)

@@ -3,13 +3,12 @@
 import importlib.util
 import os
 import re
-import subprocess
 import sys
 
 import pytest
 from typer.testing import CliRunner
 
-from conftest import ROOT, WATCHDOG
+from conftest import ROOT, completed
 from d2lpar.cli import console
 from d2lpar.cli import main as cli
 from d2lpar.shared import notebooks
@@ -102,10 +101,8 @@ def test_sync_repairs_and_prints_what_changed(course):
 
 def call(*arguments, cwd):
     environ = os.environ | {"PYTHONPATH": str(ROOT)}
-    return subprocess.run(
-        [sys.executable, "-m", "d2lpar", *arguments],
-        cwd=cwd, env=environ, capture_output=True, text=True, timeout=WATCHDOG,
-    )  # fmt: skip
+    words = [sys.executable, "-m", "d2lpar", *arguments]
+    return completed(words, cwd=cwd, env=environ)
 
 
 def test_a_mistake_gets_one_sentence(course):

@@ -143,16 +143,6 @@ def test_settings_of_the_caller_are_kept():
     assert (torch.get_default_dtype(), os.getcwd(), dict(os.environ)) == before
 
 
-def own_words(world_size=7, cluster="y"):
-    return world_size, cluster
-
-
-def test_every_word_of_run_is_guarded():
-    for options in (dict(world_size=2), dict(cluster="2xH100", world_size=2)):
-        with pytest.raises(TypeError, match="is a keyword of run and of own_words"):
-            d2lpar.run(own_words, **options)
-
-
 @pytest.mark.parametrize(
     "options",
     [dict(backend=""), dict(cluster=0), dict(device="mps"), dict(world_size=0)],

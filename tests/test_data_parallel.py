@@ -9,13 +9,12 @@ from torch import nn
 from torch.nn import functional as F
 
 import d2lpar
+from conftest import RANKS, WORLDS
 from d2lpar import allreduce as a
 from d2lpar import data_parallel as dp
 from d2lpar.allreduce import costs, fastest
 from d2lpar.shared.data import digits
 
-WORLDS = ("sim", "gloo")
-RANKS = (1, 2, 3, 4, 5, 8)
 FEW = ((1, "sim"), (2, "sim"), (3, "sim"), (4, "sim"), (5, "sim"), (3, "gloo"))
 SUM = {"reduction": "sum"}
 
@@ -162,12 +161,14 @@ def test_shard_refuses_what_has_no_rows(batch, kind, message):
 # A step
 
 
+@pytest.mark.parametrize("norm", [False, True], ids=["plain", "batch norm"])
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 @pytest.mark.parametrize("N", [12, 7, 2])
 @pytest.mark.parametrize(("n", "world"), FEW)
-def test_steps_equal_one_devices(n, world, N, kind):
-    run = d2lpar.run(steps, kind, N, 1, a.ring_allreduce, world_size=n, backend=world)
-    truth = one_device(kind, N)
+def test_steps_equal_one_devices(n, world, N, kind, norm):
+    given = kind, N, 1, a.ring_allreduce, norm
+    run = d2lpar.run(steps, *given, world_size=n, backend=world)
+    truth = one_device(kind, N, norm)
     for found, _ in run.results:
         near(found, truth)
     same_bits([found for found, _ in run.results])
@@ -380,18 +381,6 @@ def test_dropout_wants_to_know_all_rows():
 # Batch norm
 
 
-@pytest.mark.parametrize("kind", OPTIMIZERS)
-@pytest.mark.parametrize("N", [12, 7, 2])
-@pytest.mark.parametrize(("n", "world"), FEW)
-def test_a_net_with_batch_norm_equals_one_device(n, world, N, kind):
-    arguments = kind, N, 1, a.ring_allreduce, True
-    run = d2lpar.run(steps, *arguments, world_size=n, backend=world)
-    truth = one_device(kind, N, norm=True)
-    for found, _ in run.results:
-        near(found, truth)
-    same_bits([found for found, _ in run.results])
-
-
 SHAPES = {"1d": (nn.BatchNorm1d, ()), "1d long": (nn.BatchNorm1d, (3,))}
 SHAPES |= {"2d": (nn.BatchNorm2d, (2, 3)), "3d": (nn.BatchNorm3d, (2, 1, 2))}
 OPTIONS = [{}, {"momentum": None, "eps": 0.1}, {"affine": False}]
@@ -454,11 +443,10 @@ def test_statistics_are_added_up_in_float32_at_least(dtype):
     truth = normalised(norm, 64, 1, 0, False, torch.float64)
     y = torch.cat([result[0] for result in run.results])
     assert y.dtype == dtype and run.results[0][1].dtype == dtype
-    if dtype == torch.float32:
-        assert torch.allclose(y.double(), truth[0], rtol=0, atol=1e-4)
-    else:
-        near_truth = normalised(norm, 64, 1, 0, False, dtype)[0]
-        assert torch.allclose(y.double(), near_truth.double(), rtol=0, atol=0.05)
+    atol = 1e-4
+    if dtype == torch.bfloat16:
+        truth, atol = normalised(norm, 64, 1, 0, False, dtype), 0.05
+    assert torch.allclose(y.double(), truth[0].double(), rtol=0, atol=atol)
 
 
 def test_conversion_keeps_objects_names_and_mode():

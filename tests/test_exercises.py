@@ -6,12 +6,11 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 
 import pytest
 
-from conftest import ROOT
+from conftest import ROOT, completed
 from d2lpar import check
 from d2lpar.checks import answers, solutions
 from d2lpar.checks.solutions import ex_05_1
@@ -101,7 +100,7 @@ print(json.dumps(verdicts))
 def test_untouched_exercises_run_to_their_end():
     paths = [str(ROOT / "exercises" / path.name) for path in SOLUTIONS]
     command = [sys.executable, "-c", EXECUTED, *paths]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    done = completed(command)
     assert done.returncode == 0, done.stderr
     verdicts = json.loads(done.stdout.splitlines()[-1])
     assert verdicts == {
@@ -124,9 +123,7 @@ def nbgrader(folder, *arguments):
     here = os.path.dirname(sys.executable)
     environ = os.environ | {"PATH": here + os.pathsep + os.environ["PATH"]}
     command = [sys.executable, "-m", "nbgrader", *arguments]
-    done = subprocess.run(
-        command, cwd=folder, env=environ, capture_output=True, text=True, timeout=600
-    )
+    done = completed(command, cwd=folder, env=environ)
     assert done.returncode == 0, done.stderr
     return done
 

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import fields
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import d2lpar
+from d2lpar import planning
 from d2lpar.allreduce import node_groups
 from d2lpar.data_parallel import sum_gradients
 from d2lpar.experts import (
@@ -25,7 +27,8 @@ from d2lpar.experts import (
     route,
 )
 from d2lpar.experts.nodes import NodeExperts, OverlappedExperts, within_nodes
-from d2lpar.planning.experts import PUBLISHED
+from d2lpar.planning.experts import PUBLISHED, ExpertModel
+from d2lpar.planning.model import Model
 from d2lpar.sim.cluster import Cluster
 from d2lpar.tensor_parallel import parallel_mlp
 
@@ -97,6 +100,12 @@ def agree(run, expected):
     assert run.warnings == []
 
 
+def check(make, routing, capacity, n, backend="sim"):
+    given = on_ranks, make, routing, capacity
+    run = d2lpar.run(*given, world_size=n, backend=backend)
+    agree(run, truth(routing, capacity, n))
+
+
 def nodes_of(per_node):
     return lambda moe: NodeExperts(moe, node_groups(per_node))
 
@@ -106,28 +115,20 @@ CASES = list(itertools.product(RANKS, ROUTINGS, (None, 1.25)))
 
 @pytest.mark.parametrize("n, routing, capacity", CASES)
 def test_experts_on_ranks_are_one_device(n, routing, capacity):
-    run = d2lpar.run(
-        on_ranks, ExpertParallel, routing, capacity, world_size=n, backend="sim"
-    )
-    agree(run, truth(routing, capacity, n))
+    check(ExpertParallel, routing, capacity, n)
 
 
 @pytest.mark.parametrize("routing", ROUTINGS)
 @pytest.mark.parametrize("n, per_node", [(2, 1), (4, 2), (8, 4), (8, 2), (3, 3)])
 def test_and_with_tokens_that_cross_to_a_node_once(n, per_node, routing):
-    capacity = 1.0 if per_node == 2 else None
-    make = nodes_of(per_node)
-    run = d2lpar.run(on_ranks, make, routing, capacity, world_size=n, backend="sim")
-    agree(run, truth(routing, capacity, n))
+    check(nodes_of(per_node), routing, 1.0 if per_node == 2 else None, n)
 
 
 @pytest.mark.parametrize("routing", ROUTINGS)
 @pytest.mark.parametrize("n, parts", [(1, 2), (2, 3), (4, 1), (8, 4)])
 def test_and_with_parts_that_overlap(n, parts, routing):
-    capacity = 0.5 if n == 2 else None
     make = lambda moe: OverlappedExperts(moe, parts)
-    run = d2lpar.run(on_ranks, make, routing, capacity, world_size=n, backend="sim")
-    agree(run, truth(routing, capacity, n))
+    check(make, routing, 0.5 if n == 2 else None, n)
 
 
 @pytest.mark.parametrize(
@@ -136,10 +137,7 @@ def test_and_with_parts_that_overlap(n, parts, routing):
 )
 def test_and_on_real_processes(make, capacity):
     for routing in ("any", "one"):
-        run = d2lpar.run(
-            on_ranks, make, routing, capacity, world_size=4, backend="gloo"
-        )
-        agree(run, truth(routing, capacity, 4))
+        check(make, routing, capacity, 4, "gloo")
 
 
 def test_64_experts_on_64_ranks():
@@ -449,11 +447,6 @@ def test_published_models_have_the_printed_parameters(name, total, active, digit
 
 
 def test_one_expert_is_the_dense_model():
-    from dataclasses import fields
-
-    from d2lpar.planning.experts import ExpertModel
-    from d2lpar.planning.model import Model
-
     dense = Model(4, 64, 4, 100, 32, tied=False, gated=True, positions=False)
     same = {f.name: getattr(dense, f.name) for f in fields(Model)}
     sparse = ExpertModel(**same, experts=1, chosen=1)
@@ -463,8 +456,6 @@ def test_one_expert_is_the_dense_model():
 
 def test_the_planner_refuses_experts():
     """It would count one expert in a layer."""
-    from d2lpar import planning
-
     model, cluster = PUBLISHED["DeepSeek-V3"], d2lpar.Cluster.of("8xH100")
     for ask in (
         lambda: planning.predict(model, cluster, planning.Plan(data=8), 8),

@@ -20,7 +20,7 @@ from urllib.parse import quote
 import pytest
 
 from authoring import badges
-from conftest import ROOT
+from conftest import ROOT, completed
 from d2lpar.shared import notebooks
 
 CELL = notebooks.INSTALL_CELL
@@ -190,10 +190,8 @@ class Machine:
 
     def run(self, source, **env):
         """What the program has printed, and its last words: a sentence or nothing."""
-        return subprocess.run(
-            [self.python, "-c", source], cwd=self.folder, capture_output=True,
-            text=True, env=self.env | env, timeout=200,
-        )  # fmt: skip
+        words = [self.python, "-c", source]
+        return completed(words, cwd=self.folder, env=self.env | env)
 
     def installed(self):
         return {path.name.split("-")[0] for path in self.site.iterdir()} - {
@@ -303,10 +301,8 @@ def test_a_network_that_fails_half_way_and_comes_back(tmp_path, server):
 
 def python_for_colab(folder, **env):
     """What find_python.sh prints, if there is nothing else on the path."""
-    return subprocess.run(
-        ["/bin/sh", ROOT / "tests" / "colab" / "find_python.sh"],
-        capture_output=True, text=True, env={"PATH": str(folder), "HOME": "/x"} | env,
-    )  # fmt: skip
+    words = ["/bin/sh", ROOT / "tests" / "colab" / "find_python.sh"]
+    return completed(words, env={"PATH": str(folder), "HOME": "/x"} | env)
 
 
 def program(path, status):

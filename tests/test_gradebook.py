@@ -2,13 +2,12 @@
 
 import csv
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from conftest import ROOT
+from conftest import ROOT, completed
 from d2lpar.cli import main as cli
 from d2lpar.grade import class_files, gradebook, handins, process
 from d2lpar.grade import grade as grading
@@ -45,75 +44,66 @@ def graded(path, points, notebook="05_scatter", **about):
 # Names
 
 
+def put(folder, *names):
+    """Notebooks of these names, however empty, in the folder or below it."""
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("{}")
+
+
+CANVAS_NAMES = [
+    ("doejane_123456_987654_05_scatter.ipynb", "doejane", "123456", False),
+    ("doejane_LATE_123456_987654_05_scatter.ipynb", "doejane", "123456", True),
+    ("doejane_late_123456_987654_05_scatter-2.ipynb", "doejane", "123456", True),
+    ("de_la_cruzana_77_88_05_scatter.ipynb", "de_la_cruzana", "77", False),
+    ("żółćjan_77_88_05_scatter.IPYNB", "żółćjan", "77", False),
+    ("anon_x7Yz3_88_05_scatter.ipynb", "anon_x7Yz3", "anon_x7Yz3", False),
+    ("LATE_anon_x7Yz3_88_05.ipynb", "anon_x7Yz3", "anon_x7Yz3", True),
+]
+MOODLE_NAMES = [
+    ("Jane Doe_12345_assignsubmission_file/05_scatter.ipynb", "Jane Doe", "12345"),
+    ("Jane Doe_12345_assignsubmission_file_/05_scatter.ipynb", "Jane Doe", "12345"),
+    ("Jane Doe_12345_assignsubmission_file_/a/b.ipynb", "Jane Doe", "12345"),
+    ("Jane Doe_12345_assignsubmission_file_05_scatter.ipynb", "Jane Doe", "12345"),
+    ("Jane Doe_assignsubmission_file_/05_scatter.ipynb", "Jane Doe", ""),
+]
+OTHER_NAMES = [
+    ("alice/05_scatter.ipynb", "alice"),
+    ("alice.ipynb", "alice"),
+    ("alice_05_scatter.ipynb", "alice_05_scatter"),
+    ("alice/2024/05_scatter.ipynb", "alice"),
+]
+
+
 @pytest.mark.parametrize(
-    ("name", "student", "number", "late"),
+    ("name", "student", "number", "late", "system"),
     [
-        ("doejane_123456_987654_05_scatter.ipynb", "doejane", "123456", False),
-        ("doejane_LATE_123456_987654_05_scatter.ipynb", "doejane", "123456", True),
-        ("doejane_late_123456_987654_05_scatter-2.ipynb", "doejane", "123456", True),
-        ("de_la_cruzana_77_88_05_scatter.ipynb", "de_la_cruzana", "77", False),
-        ("żółćjan_77_88_05_scatter.IPYNB", "żółćjan", "77", False),
-        ("anon_x7Yz3_88_05_scatter.ipynb", "anon_x7Yz3", "anon_x7Yz3", False),
-        ("LATE_anon_x7Yz3_88_05.ipynb", "anon_x7Yz3", "anon_x7Yz3", True),
+        *((*row, "canvas") for row in CANVAS_NAMES),
+        *((*row, False, "moodle") for row in MOODLE_NAMES),
+        *((*row, "", False, "") for row in OTHER_NAMES),
     ],
 )
-def test_the_names_that_canvas_gives(tmp_path, name, student, number, late):
-    (tmp_path / name).write_text("{}")
+def test_the_names_that_canvas_and_moodle_give(
+    tmp_path, name, student, number, late, system
+):
+    put(tmp_path, name)
     [found] = handins.submissions(tmp_path)
     came = found.student, found.number, found.late, found.system, found.problem
-    assert came == (student, number, late, "canvas", "")
-
-
-@pytest.mark.parametrize(
-    ("name", "student", "number"),
-    [
-        ("Jane Doe_12345_assignsubmission_file/05_scatter.ipynb", "Jane Doe", "12345"),
-        ("Jane Doe_12345_assignsubmission_file_/05_scatter.ipynb", "Jane Doe", "12345"),
-        ("Jane Doe_12345_assignsubmission_file_/a/b.ipynb", "Jane Doe", "12345"),
-        ("Jane Doe_12345_assignsubmission_file_05_scatter.ipynb", "Jane Doe", "12345"),
-        ("Jane Doe_assignsubmission_file_/05_scatter.ipynb", "Jane Doe", ""),
-    ],
-)
-def test_the_names_that_moodle_gives(tmp_path, name, student, number):
-    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-    (tmp_path / name).write_text("{}")
-    [found] = handins.submissions(tmp_path)
-    assert (found.student, found.number, found.system) == (student, number, "moodle")
-
-
-@pytest.mark.parametrize(
-    ("name", "student"),
-    [
-        ("alice/05_scatter.ipynb", "alice"),
-        ("alice.ipynb", "alice"),
-        ("alice_05_scatter.ipynb", "alice_05_scatter"),
-        ("alice/2024/05_scatter.ipynb", "alice"),
-    ],
-)
-def test_other_names_are_the_students(tmp_path, name, student):
-    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-    (tmp_path / name).write_text("{}")
-    [found] = handins.submissions(tmp_path)
-    assert (found.student, found.number, found.system) == (student, "", "")
+    assert came == (student, number, late, system, "")
 
 
 def test_of_what_was_sent_to_canvas_again_the_newest_counts(tmp_path):
     names = ["doejane_12_300_05_scatter-1.ipynb", "doejane_12_99_05_scatter.ipynb"]
     names += ["doejane_12_98_06_allreduce.ipynb", "doejane_13_90_05_scatter.ipynb"]
-    for name in names:
-        (tmp_path / name).write_text("{}")
+    put(tmp_path, *names)
     found = {each.path.name: each.problem for each in handins.submissions(tmp_path)}
     assert found == {**dict.fromkeys(names, ""), names[1]: f"{names[0]} is newer"}
 
 
 def test_links_and_folders_are_listed_and_not_followed(tmp_path):
-    outside = tmp_path / "outside"
-    (outside / "bob").mkdir(parents=True)
-    (outside / "bob" / "x.ipynb").write_text("{}")
+    put(tmp_path, "outside/bob/x.ipynb", "in/.hidden/x.ipynb")
     inside = tmp_path / "in"
-    (inside / ".hidden").mkdir(parents=True)
-    (inside / ".hidden" / "x.ipynb").write_text("{}")
-    (inside / "carol").symlink_to(outside / "bob")
+    (inside / "carol").symlink_to(tmp_path / "outside" / "bob")
     [found] = handins.submissions(inside)
     assert (found.student, found.problem) == ("carol", "it is a link, not a file")
 
@@ -121,10 +111,7 @@ def test_links_and_folders_are_listed_and_not_followed(tmp_path):
 def test_a_name_that_is_not_utf8_can_be_written(tmp_path):
     name = b"jos\xe9.ipynb"
     try:
-        (tmp_path / "x").write_text("{}")
-        (tmp_path / "x").rename(
-            Path(str(tmp_path), name.decode("utf-8", "surrogateescape"))
-        )
+        put(tmp_path, name.decode("utf-8", "surrogateescape"))
     except OSError:
         pytest.skip("the file system takes no such names")
     [found] = handins.submissions(tmp_path)
@@ -193,8 +180,7 @@ def test_the_table_has_a_row_for_all_and_a_column_per_exercise(tmp_path):
 def test_what_canvas_imports(tmp_path):
     roster = gradebook.read_roster(written(tmp_path, CANVAS))
     name = "doejane_123456_987654_05_scatter.ipynb"
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / name).write_text("{}")
+    put(tmp_path / "in", name)
     [found] = handins.submissions(tmp_path / "in")
     each = {"05.1": (2.0 + 1 / 12, 3.0), "05.2": (4.5, 18.0)}
     files = class_files.Files(canvas=tmp_path / "out.csv", roster=roster)
@@ -212,14 +198,11 @@ def test_what_canvas_imports(tmp_path):
 
 def test_what_moodle_imports(tmp_path):
     roster = gradebook.read_roster(written(tmp_path, MOODLE))
-    folder = tmp_path / "in" / "Jane Doe_12345_assignsubmission_file"
-    folder.mkdir(parents=True)
-    (folder / "05_scatter.ipynb").write_text("{}")
+    put(tmp_path / "in", "Jane Doe_12345_assignsubmission_file/05_scatter.ipynb")
     [found] = handins.submissions(tmp_path / "in")
     files = class_files.Files(moodle=tmp_path / "out.csv", roster=roster)
-    files.add(
-        grading.Grade(found, "05_scatter", {"05.1": (3.0, 3.0), "05.2": (4.5, 18.0)})
-    )
+    each = {"05.1": (3.0, 3.0), "05.2": (4.5, 18.0)}
+    files.add(grading.Grade(found, "05_scatter", each))
     assert files.ending() == [
         "Moodle leaves out grades above 20: set the assignment's maximum to 21."
     ]
@@ -258,9 +241,7 @@ def test_the_better_of_two_notebooks_counts():
 
 @pytest.mark.parametrize("option", ["canvas", "moodle"])
 def test_an_import_wants_a_roster(tmp_path, option):
-    with pytest.raises(
-        ValueError, match=f"--{option} wants to know who is in the class"
-    ):
+    with pytest.raises(ValueError, match=f"--{option} wants to know who is in"):
         class_files.Files(**{option: tmp_path / "x.csv"})
 
 
@@ -369,13 +350,8 @@ def test_data_of_students_is_not_committed():
              "grades-2.csv", "students.csv", "canvas.csv", "moodle.csv",
              "week3/solutions/x.ipynb", "source/x.ipynb", "gradebook.db"]  # fmt: skip
     git = ["git", "-C", str(ROOT)]
-    done = subprocess.run(
-        [*git, "check-ignore", *paths], capture_output=True, text=True, check=False
-    )
+    done = completed([*git, "check-ignore", *paths])
     if done.returncode == 128:
         pytest.skip("this is no clone")
     assert done.stdout.split() == paths
-    tracked = subprocess.run(
-        [*git, "ls-files", "-ci", "--exclude-standard"], capture_output=True, text=True
-    )
-    assert tracked.stdout == ""
+    assert completed([*git, "ls-files", "-ci", "--exclude-standard"]).stdout == ""

@@ -23,18 +23,11 @@ from filelock import FileLock
 from torch import nn
 from typer.testing import CliRunner
 
-from conftest import CHAPTERS, FURTHER, ROOT, WATCHDOG, eventually
+from conftest import CHAPTERS, FURTHER, ROOT, WATCHDOG, completed, eventually
 from d2lpar.checks import checker, equality, judging
 from d2lpar.checks.report import Report
 from d2lpar.cli import main as cli
-from d2lpar.grade import (
-    class_files,
-    exchange,
-    handins,
-    limits,
-    process,
-    sandbox,
-)
+from d2lpar.grade import class_files, exchange, handins, limits, process, sandbox
 from d2lpar.grade import grade as grading
 from d2lpar.pipeline import schedule
 from d2lpar.report.errors import RankError
@@ -119,6 +112,7 @@ ANSWERS = {  # of 10.3; 08.2 is answered rightly
     "forger": FORGES,
     "teller": TELLS,
 }
+START = ROOT / "solutions" / "00_start.ipynb"
 RIGHT = [f"student{number:02}" for number in range(2)]
 LOST = [f"other{number:02}" for number in range(8)]  # they hand in another notebook
 pytestmark = pytest.mark.timeout(900)  # twenty notebooks run, on a busy machine too
@@ -374,10 +368,8 @@ def test_bubblewrap_shows_the_course_and_nothing_else(tmp_path, monkeypatch):
     secret = Path(checker.__file__).parent  # it lies where Python looks
     paths = [grading.__file__, *hidden, secret / "guard.py"]
     inside = sandbox.wrapped(tmp_path / "work", [secret])
-    done = subprocess.run(
-        [*inside, sys.executable, "-c", INSIDE, *map(str, paths)],
-        env=sandbox.environ(tmp_path / "work"), capture_output=True, text=True,
-    )  # fmt: skip
+    words = [*inside, sys.executable, "-c", INSIDE, *paths]
+    done = completed(words, env=sandbox.environ(tmp_path / "work"))
     wanted = [[True, False, False, False, False], True, "Network is unreachable", None]
     wanted.append(0)  # beside itself and bubblewrap there is no process
     assert done.stdout == f"{wanted}\n", done.stderr
@@ -596,10 +588,8 @@ os.write(1, json.dumps(told).encode())
 
 def test_an_answer_is_refused_what_is_no_answer(tmp_path):
     sources = json.dumps(["    " + s.replace("\n", "\n    ") for s in FORBIDDEN])
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", TRY, sources],
-        cwd=tmp_path, env=sandbox.environ(tmp_path), capture_output=True, text=True,
-    )  # fmt: skip
+    words = [sys.executable, "-W", "ignore", "-c", TRY, sources]
+    done = completed(words, cwd=tmp_path, env=sandbox.environ(tmp_path))
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout.splitlines()[-1])
     for source, came, words in zip(FORBIDDEN, told, FORBIDDEN.values(), strict=True):
@@ -759,26 +749,23 @@ def test_right_answers_have_all_points(tmp_path):
 
 def test_another_assignment_gets_a_remark(monkeypatch, tmp_path):
     quickly(monkeypatch)
-    path = ROOT / "solutions" / "00_start.ipynb"
-    book = notebooks.read(path)
+    book = notebooks.read(START)
     book["metadata"]["d2lpar"] = {"variations": {"00.1": "00.1b"}}
     notebooks.write(tmp_path / "theirs.ipynb", book)
-    grade = grading.grade(mine(tmp_path / "theirs.ipynb"), [path])
+    grade = grading.grade(mine(tmp_path / "theirs.ipynb"), [START])
     assert grading.OTHER in grade.remarks
 
 
 def test_other_numbers_with_another_seed(monkeypatch):
     jobs = quickly(monkeypatch)
-    path = ROOT / "solutions" / "00_start.ipynb"
-    grade = grading.grade(mine(path), [path], seed=7)
+    grade = grading.grade(mine(START), [START], seed=7)
     assert jobs[0]["seed"] == 7
     assert grade.earned == 0 and grade.most > 0 and grade.remarks == []
 
 
 def test_whatever_raises_costs_one_row(monkeypatch):
     monkeypatch.setattr(process, "run", lambda *a: 1 / 0)
-    path = ROOT / "solutions" / "00_start.ipynb"
-    [remark] = grading.grade(mine(path), [path]).remarks
+    [remark] = grading.grade(mine(START), [START]).remarks
     assert remark == "not graded: ZeroDivisionError: division by zero"
 
 
@@ -787,17 +774,15 @@ def test_a_file_that_may_not_be_read_gets_a_remark(monkeypatch):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(os, "open", refuse)
-    path = ROOT / "solutions" / "00_start.ipynb"
-    [remark] = grading.grade(mine(path), [path]).remarks
+    [remark] = grading.grade(mine(START), [START]).remarks
     assert remark.startswith("not graded: ") and "Permission denied" in remark
 
 
 def test_checks_that_were_deleted_are_still_asked():
-    path = ROOT / "solutions" / "00_start.ipynb"
-    book = handins.read(path)
+    book = handins.read(START)
     cells = [c for c in book.cells if not str(c[0]).endswith("-check")]
-    _, steps = grading.steps_of(handins.Book(cells, {}), [path])
-    _, whole = grading.steps_of(book, [path])
+    _, steps = grading.steps_of(handins.Book(cells, {}), [START])
+    _, whole = grading.steps_of(book, [START])
     asked = [[s["exercise"] for s in x if s["kind"] == "check"] for x in (steps, whole)]
     assert asked[0] == asked[1] != []
 
@@ -806,7 +791,7 @@ def test_a_notebook_of_another_course_is_not_graded(tmp_path):
     path = tmp_path / "x.ipynb"
     cell = {"cell_type": "code", "metadata": {}, "source": "1", "outputs": []}
     notebooks.write(path, {"cells": [cell], "metadata": {}})
-    grade = grading.grade(mine(path), [ROOT / "solutions" / "00_start.ipynb"])
+    grade = grading.grade(mine(path), [START])
     assert "no cell of an exercise" in grade.remarks[0]
 
 
@@ -819,10 +804,7 @@ def test_a_folder_without_notebooks_gets_one_sentence(tmp_path):
 def test_a_submission_has_a_users_name(tmp_path):
     """torch asks for it; in the sandbox there is no list of users."""
     code = "import getpass, os; os.getuid = lambda: 987654; print(getpass.getuser())"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=sandbox.environ(tmp_path), capture_output=True, text=True,
-    )  # fmt: skip
+    done = completed([sys.executable, "-c", code], env=sandbox.environ(tmp_path))
     assert done.stdout == "student\n", done.stderr
 
 

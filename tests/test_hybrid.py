@@ -88,37 +88,40 @@ def test_a_halo_sends_what_gholami_counts():
     def step():
         conv = made(lambda: nn.Conv2d(C, C, k, padding=k // 2))
         x = numbers(N, C, h, W).requires_grad_()
-        y = DomainConv2d(conv)(x)
-        if dist.get_rank() >= 0:
-            y.sum().backward()
+        DomainConv2d(conv)(x).sum().backward()
 
     run = d2lpar.run(step, world_size=n, **SIM)
     each = k // 2 * W * C * N * 8
-    assert run.bytes_sent == [
-        2 * each * (1 if r in (0, n - 1) else 2) for r in range(n)
-    ]
-    assert run.messages == [2 * (1 if r in (0, n - 1) else 2) for r in range(n)]
+    messages = [2 * (1 if r in (0, n - 1) else 2) for r in range(n)]
+    assert run.messages == messages
+    assert run.bytes_sent == [each * count for count in messages]
 
 
-def layered(make, shape, heights):
-    """(y, gradient of x, of the parameters) of a net by rows, three steps long."""
-    net = split_rows(made(make))
-    r, H = dist.get_rank(), sum(heights)
-    starts = [0, *itertools.accumulate(heights)]
-    x = numbers(*shape[:2], H, shape[2])[:, :, starts[r] : starts[r + 1]]
+def three_steps(net, x, slope_of, sums=lambda net: None):
+    """(y, gradient of x, of the parameters, buffers) after three steps of a net."""
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
     for _ in range(3):
         optimizer.zero_grad()
         y = net(x := x.detach().requires_grad_())
-        rows = [torch.empty(1, dtype=torch.int64) for _ in heights]
-        dist.all_gather(rows, torch.tensor([y.shape[2]]))
-        rows = [int(count) for count in rows]
-        dy = numbers(*y.shape[:2], sum(rows), y.shape[3], seed=2).split(rows, 2)[r]
-        (y * dy).sum().backward()
-        sum_gradients(net)
+        (y * slope_of(y)).sum().backward()
+        sums(net)
         optimizer.step()
     state = [(p.detach(), p.grad) for p in net.parameters()]
     return y.detach(), x.grad, state, [b.detach() for b in net.buffers()]
+
+
+def layered(make, shape, heights):
+    """Three steps of a net by rows."""
+    r = dist.get_rank()
+
+    def slope_of(y):
+        rows = [torch.empty(1, dtype=torch.int64) for _ in heights]
+        dist.all_gather(rows, torch.tensor([y.shape[2]]))
+        rows = [int(count) for count in rows]
+        return numbers(*y.shape[:2], sum(rows), y.shape[3], seed=2).split(rows, 2)[r]
+
+    x = numbers(*shape[:2], sum(heights), shape[2]).split(heights, 2)[r]
+    return three_steps(split_rows(made(make)), x, slope_of, sum_gradients)
 
 
 def conv(*args, **options):
@@ -148,19 +151,6 @@ NETS = {
 }
 
 
-def alone(make, shape, H):
-    """The same on one device."""
-    net, x = made(make), numbers(*shape[:2], H, shape[2])
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
-    for _ in range(3):
-        optimizer.zero_grad()
-        y = net(x := x.detach().requires_grad_())
-        (y * numbers(*y.shape, seed=2)).sum().backward()
-        optimizer.step()
-    state = [(p.detach(), p.grad) for p in net.parameters()]
-    return y.detach(), x.grad, state, [b.detach() for b in net.buffers()]
-
-
 @pytest.mark.parametrize(("world", "n"), WORLDS)
 @pytest.mark.parametrize("name", NETS)
 def test_a_net_by_rows_is_one_net(name, world, n):
@@ -169,7 +159,8 @@ def test_a_net_by_rows_is_one_net(name, world, n):
     heights = [len(rows) for rows in torch.arange(H).tensor_split(n)]
     heights = heights[::-1]  # not as `tensor_split` cuts
     shape = (2, 2, 8)
-    y, dx, state, buffers = alone(make, shape, H)
+    x, slope_of = numbers(2, 2, H, 8), lambda y: numbers(*y.shape, seed=2)
+    y, dx, state, buffers = three_steps(made(make), x, slope_of)
     run = d2lpar.run(layered, make, shape, heights, world_size=n, backend=world)
     close(torch.cat([found[0] for found in run.results], 2), y)
     close(torch.cat([found[1] for found in run.results], 2), dx)
@@ -182,30 +173,30 @@ def test_a_net_by_rows_is_one_net(name, world, n):
     assert run.warnings == []
 
 
-def refused(make, rows=1, n_channels=2):
+def refused(make, rows):
     try:
         layer = make()
         if isinstance(layer, nn.Module):
-            layer(torch.zeros(1, n_channels, rows, 9))
+            layer(torch.zeros(1, 2, rows, 9))
     except (TypeError, ValueError) as error:
         return str(error)
+
+
+def by_rows(*args, **options):
+    return lambda: DomainConv2d(nn.Conv2d(2, 2, *args, **options))
+
+
+def cut(*layers):
+    return lambda: WeirdTrick(nn.ReLU(), nn.Sequential(*layers))
 
 
 @pytest.mark.parametrize(
     ("make", "rows", "words"),
     [
-        (
-            lambda: DomainConv2d(nn.Conv2d(2, 2, 3, padding=1)),
-            0,
-            "has 0 rows and would",
-        ),
-        (lambda: DomainConv2d(nn.Conv2d(2, 2, 3, stride=2)), 1, "too many ranks"),
-        (lambda: DomainConv2d(nn.Conv2d(2, 2, 3, padding="same")), 2, "not 'same'"),
-        (
-            lambda: DomainConv2d(nn.Conv2d(2, 2, 3, padding_mode="reflect")),
-            2,
-            "Padding of zeros, not reflect",
-        ),
+        (by_rows(3, padding=1), 0, "has 0 rows and would"),
+        (by_rows(3, stride=2), 1, "too many ranks"),
+        (by_rows(3, padding="same"), 2, "not 'same'"),
+        (by_rows(3, padding_mode="reflect"), 2, "Padding of zeros, not reflect"),
         (lambda: DomainConv2d(nn.Linear(2, 2)), 2, "It takes Conv2d, not Linear"),
         (lambda: DomainPool2d(nn.MaxPool2d(2, ceil_mode=True)), 2, "ceil_mode"),
         (
@@ -216,13 +207,9 @@ def refused(make, rows=1, n_channels=2):
         (lambda: halo_exchange(torch.zeros(2, 2), 1, -1), 2, "0 rows or more"),
         (lambda: halo_exchange(torch.zeros(2), 1, 1), 2, "but x has [2]"),
         (lambda: WeirdTrick(nn.ReLU(), nn.Linear(4, 9), "d"), 2, "not 'd'"),
-        (lambda: WeirdTrick(nn.ReLU(), nn.ReLU()), 2, "please, not none of them"),
-        (lambda: WeirdTrick(nn.ReLU(), nn.Linear(9, 4)), 2, "3 ranks cannot share 4"),
-        (
-            lambda: WeirdTrick(nn.ReLU(), nn.Sequential(nn.Linear(3, 3), nn.PReLU())),
-            2,
-            "not ['PReLU']",
-        ),
+        (cut(nn.ReLU()), 2, "please, not none of them"),
+        (cut(nn.Linear(9, 4)), 2, "3 ranks cannot share 4"),
+        (cut(nn.Linear(3, 3), nn.PReLU()), 2, "not ['PReLU']"),
     ],
 )
 def test_what_cannot_be_gets_a_sentence(make, rows, words):
@@ -233,15 +220,12 @@ def test_what_cannot_be_gets_a_sentence(make, rows, words):
 def test_the_middle_is_computed_while_halos_travel():
     """A message that is no longer than the middle costs nothing, there and back."""
 
-    def step(by_rows):
-        conv = nn.Conv2d(64, 64, 3, padding=1)
+    def step():
         x = torch.zeros(8, 64, 56, 56).requires_grad_()
-        (DomainConv2d(conv) if by_rows else conv)(x).sum().backward()
+        DomainConv2d(nn.Conv2d(64, 64, 3, padding=1))(x).sum().backward()
 
-    cluster = d2lpar.Cluster.of("4xA100", contention=0.0, launch=0.0)
-    run = d2lpar.run(
-        step, True, world_size=4, backend="sim", cluster=cluster, device="meta"
-    )
+    how = {"cluster": d2lpar.Cluster.of("4xA100", contention=0.0, launch=0.0)}
+    run = d2lpar.run(step, world_size=4, backend="sim", device="meta", **how)
     totals = run.timeline.totals(1)
     assert totals["sending"] > 0
     assert run.timeline.exposed(1) < 0.05 * totals["sending"]

@@ -126,17 +126,20 @@ def same(found, wanted):
     assert far.max() <= 1e-10  # false for NaN, too
 
 
+def check(mesh, options, rows, config=TINY, backend="sim"):
+    given = on_ranks, mesh, options, rows, config
+    run = d2lpar.run(*given, world_size=mesh.ranks, backend=backend)
+    agree(run, truth(rows, config))
+    assert run.warnings == []
+
+
 @pytest.mark.parametrize("d, p, t", TRIED)
 def test_every_mesh_trains_as_one_device(d, p, t):
     options = options_of(MESHES.index((d, p, t)), p)
     rows = rows_of_steps(d, options["micro_batches"])
     config = config_of(p, options)
     order = list(itertools.permutations(AXES))[MESHES.index((d, p, t)) % 6]
-    mesh = Mesh(d, p, t, order=order)
-    world = {"world_size": mesh.ranks, "backend": "sim"}
-    run = d2lpar.run(on_ranks, mesh, options, rows, config, **world)
-    agree(run, truth(rows, config))
-    assert run.warnings == []
+    check(Mesh(d, p, t, order=order), options, rows, config)
 
 
 @pytest.mark.parametrize(
@@ -149,18 +152,13 @@ def test_every_mesh_trains_as_one_device(d, p, t):
 )
 def test_and_on_real_processes(d, p, t, options):
     rows = rows_of_steps(d, options["micro_batches"])
-    run = d2lpar.run(
-        on_ranks, Mesh(d, p, t), options, rows, world_size=d * p * t, backend="gloo"
-    )
-    agree(run, truth(rows))
+    check(Mesh(d, p, t), options, rows, backend="gloo")
 
 
 @pytest.mark.parametrize("name", ["zb-v", "breadth-first", "dualpipe-v"])
 def test_a_gpt_on_two_stages_per_rank_trains_as_one_device(name):
-    options, rows = {"schedule": name, "micro_batches": 3}, rows_of_steps(2, 3)
-    world = {"world_size": 4, "backend": "sim"}
-    run = d2lpar.run(on_ranks, Mesh(2, 2, 1), options, rows, **world)
-    agree(run, truth(rows))
+    options = {"schedule": name, "micro_batches": 3}
+    check(Mesh(2, 2, 1), options, rows_of_steps(2, 3))
 
 
 def test_a_mesh_refuses_a_schedule_with_copies():
@@ -202,11 +200,9 @@ def test_ranks_and_coordinates_are_inverse(order):
         every = mesh.every_group(axis)
         assert sorted(r for group in every for r in group) == list(range(24))
         assert {len(group) for group in every} == {size}
-        assert all(
-            mesh.axis(a, b) == axis
-            for group in every
-            for a, b in itertools.permutations(group, 2)
-        )
+        for group in every:
+            for a, b in itertools.permutations(group, 2):
+                assert mesh.axis(a, b) == axis
 
 
 def test_the_usual_order_is_that_of_a_device_mesh():
@@ -299,7 +295,7 @@ def test_blocks_of_all_stages_are_all_blocks():
             assert max(map(len, parts_)) - min(map(len, parts_)) <= 1
 
 
-def initial(mesh, dtype):
+def initial(mesh):
     model = MeshModel(TINY, mesh, seed=3)
     state = model.state_dict()
     doubled = {name: 2 * x for name, x in state.items()}
@@ -311,7 +307,7 @@ def initial(mesh, dtype):
 def test_initial_values_and_loaded_ones_are_one_devices():
     expected = one_device(TINY, seed=3).state_dict()
     for mesh in (Mesh(1, 2, 2), Mesh(2, 1, 3)):
-        run = d2lpar.run(initial, mesh, None, world_size=mesh.ranks, backend="sim")
+        run = d2lpar.run(initial, mesh, world_size=mesh.ranks, backend="sim")
         for state, loaded in run.results:
             assert loaded
             assert all(torch.equal(state[name], x) for name, x in expected.items())
@@ -323,8 +319,7 @@ def tied_copies(mesh):
     for k in range(3):
         model.step(*batch(6, k))
         model.update(optimizer)
-    tables = [p.detach() for name, p, _ in model.entries() if name == "token.weight"]
-    return tables
+    return [p.detach() for name, p, _ in model.entries() if name == "token.weight"]
 
 
 @pytest.mark.parametrize("p", [1, 2])

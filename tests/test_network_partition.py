@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import d2lpar
+from conftest import Takes
 from d2lpar.checks.solutions import ex_11_3
 from d2lpar.network_partition import Part, way_back
 from d2lpar.network_partition.balance import (
@@ -265,15 +266,6 @@ class Looks(nn.Module):
         return h + self.table(tokens).sum(1)
 
 
-class First(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.table = nn.Embedding(7, 3, **DOUBLE)
-
-    def forward(self, tokens):
-        return self.table(tokens).mean(1), tokens.max(1).values
-
-
 WORDS = [
     Layer("first", partial(nn.Embedding, 7, 3, **DOUBLE), (-1,)),
     Layer("mean", partial(nn.Flatten), (0,)),
@@ -408,10 +400,6 @@ def test_sizes_count_what_autograd_keeps():
     assert found[2].row == (4, 4, 4) and found[2].dtype == torch.float64
 
 
-def clocked(net, x, repeats):
-    return layer_seconds(net, x, repeats)
-
-
 def whole_time(net, x):
     model = Whole(net)
     start = d2lpar.now()
@@ -425,14 +413,14 @@ def test_seconds_of_the_layers_add_up_to_those_of_the_network():
     x = shapes(4, 16)[0]
     net = unet((4, 8))
     where = {"world_size": 1, "backend": "sim", "cluster": Cluster.of("2xRTX2070")}
-    layers = d2lpar.run(clocked, net, x, 1, **where).results[0]
+    layers = d2lpar.run(layer_seconds, net, x, 1, **where).results[0]
     whole = d2lpar.run(whole_time, net, x, **where).results[0]
     forward, backward = map(sum, zip(*layers, strict=True))
     assert forward == pytest.approx(whole[0], rel=0.01)
     assert backward == pytest.approx(whole[1], rel=0.1)  # gradients of skips add up
-    again = d2lpar.run(clocked, net, x, 3, **where).results[0]
+    again = d2lpar.run(layer_seconds, net, x, 3, **where).results[0]
     torch.testing.assert_close(again, layers)
-    real = d2lpar.run(clocked, net, x, 2, world_size=1, backend="gloo").results[0]
+    real = d2lpar.run(layer_seconds, net, x, 2, world_size=1, backend="gloo").results[0]
     assert len(real) == len(net) and all(t > 0 for times in real for t in times)
 
 
@@ -562,19 +550,6 @@ def test_ranks_need_no_more_layers_than_their_own():
 
 
 # The exercises' own truths, against the executor
-
-
-class Takes(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x, forward, backward):
-        ctx.backward_time = backward
-        d2lpar.sleep(forward)
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx, dy):
-        d2lpar.sleep(ctx.backward_time)
-        return dy, None, None
 
 
 class Timed(nn.Module):

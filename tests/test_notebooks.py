@@ -5,7 +5,6 @@ import io
 import json
 import os
 import re
-import subprocess
 import sys
 import time
 
@@ -15,7 +14,7 @@ import torch
 from PIL import Image
 
 from authoring import outputs
-from conftest import CHAPTERS, FURTHER, ROOT
+from conftest import CHAPTERS, FURTHER, ROOT, completed
 from d2lpar.cli import execution
 from d2lpar.launch import progress
 from d2lpar.shared import notebooks
@@ -52,11 +51,9 @@ def with_nbval(folder):
     """What pytest says of the notebooks in the folder."""
     (folder / "conftest.py").write_text((ROOT / "conftest.py").read_text())
     options = "-q -rA --nbval --nbval-current-env -p tests.portless_kernels"
-    return subprocess.run(
-        [sys.executable, "-m", "pytest", *options.split(), "."],
-        cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True, text=True, timeout=200,
-    ).stdout  # fmt: skip
+    words = [sys.executable, "-m", "pytest", *options.split(), "."]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return completed(words, cwd=folder, env=environ).stdout
 
 
 def stream(text, name="stdout"):

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from conftest import ROOT, WATCHDOG
+from conftest import ROOT, completed
 
 BROKEN = 'raise OSError("libtorch.so: cannot open shared object file\\nmore")'
 OLD = """
@@ -31,14 +31,9 @@ TESTED = 'import sys; sys.argv[0] = "d2lpar"; from d2lpar.__main__ import main; 
 
 def call(*words, path=(), python=sys.executable, before=""):
     """What a process of the command line says: (exit code, printed, errors)."""
-    environ = os.environ | {
-        "PYTHONPATH": os.pathsep.join(map(str, [*path, ROOT])),
-        "COLUMNS": "200",
-    }
-    done = subprocess.run(
-        [python, "-c", before + TESTED, *words],
-        env=environ, cwd=ROOT, capture_output=True, text=True, timeout=WATCHDOG,
-    )  # fmt: skip
+    paths = os.pathsep.join(map(str, [*path, ROOT]))
+    environ = os.environ | {"PYTHONPATH": paths, "COLUMNS": "200"}
+    done = completed([python, "-c", before + TESTED, *words], env=environ, cwd=ROOT)
     assert "Traceback" not in done.stderr
     return done.returncode, done.stdout, done.stderr
 

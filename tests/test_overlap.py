@@ -1,5 +1,6 @@
 """`d2lpar.overlap`: every DDP leaves one device's gradients, whenever it sends them."""
 
+import contextlib
 import copy
 import functools
 import gc
@@ -13,6 +14,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import d2lpar
+from conftest import Takes
 from d2lpar import overlap
 from d2lpar.allreduce import costs, ring_allreduce
 from d2lpar.allreduce.shared_memory import shared_memory_allreduce
@@ -104,9 +106,9 @@ def assert_same(results, truth):
                 assert a is None or torch.allclose(a, b, **CLOSE)
 
 
-def serial(optimizer, N, make=tied, extras=(True,) * STEPS):
+def serial(optimizer, N, extras=(True,) * STEPS):
     """One device, the whole batch."""
-    model = make()
+    model = tied()
     opt = OPTIMIZERS[optimizer](model.parameters())
     for x, y, extra in zip(*batches(N), extras, strict=True):
         opt.zero_grad()
@@ -131,22 +133,25 @@ def parallel(kind, optimizer, N, extras=((True,),) * STEPS, to_none=True):
 # The serial truth
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("n", [1, 2, 3, 4, 5])
-@EACH
-def test_three_steps_equal_one_device(kind, n, optimizer):
-    truth = serial(optimizer, 10)
-    run = d2lpar.run(parallel, kind, optimizer, 10, world_size=n, backend="sim")
+def check(kind, optimizer, N, n, world="sim", **how):
+    """A run of `parallel`, which equals one device; `how` has a step's uses or more."""
+    extras = [any(who) for who in how.get("extras", ((True,),) * STEPS)]
+    truth = serial(optimizer, N, extras)
+    run = d2lpar.run(parallel, kind, optimizer, N, world_size=n, backend=world, **how)
     assert_same(run.results, truth)
     assert run.warnings == []
+    return truth
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize(
+    ("n", "N", "world"),
+    [*((n, 10, "sim") for n in (1, 2, 3, 4, 5)), (5, 3, "sim"), (3, 10, "gloo")],
+)
 @EACH
-def test_three_steps_equal_one_device_on_processes(kind, optimizer):
-    truth = serial(optimizer, 10)
-    run = d2lpar.run(parallel, kind, optimizer, 10, world_size=3, backend="gloo")
-    assert_same(run.results, truth)
+def test_three_steps_equal_one_device(kind, n, N, world, optimizer):
+    """Also where a rank has no rows, as with three on five ranks."""
+    check(kind, optimizer, N, n, world)
 
 
 def through_shared_memory():
@@ -163,34 +168,20 @@ def test_the_all_reduce_is_an_argument():
 
 
 @EACH
-def test_a_rank_without_rows_takes_part(kind):
-    run = d2lpar.run(parallel, kind, "adam", 3, world_size=5, backend="sim")
-    assert_same(run.results, serial("adam", 3))
-
-
-@EACH
 def test_gradients_may_be_zeroed_in_place(kind):
-    keep = {"to_none": False, "world_size": 3, "backend": "sim"}
-    run = d2lpar.run(parallel, kind, "sgd", 10, **keep)
-    assert_same(run.results, serial("sgd", 10))
+    check(kind, "sgd", 10, 3, to_none=False)
 
 
 @EVERYWHERE
 def test_what_no_rank_uses_is_left_alone(kind, world):
     """Momentum and weight decay would move it, if its gradient were 0, not None."""
-    steps = ((True,), (False,), (True,))
-    truth = serial("sgd", 8, extras=(True, False, True))
-    run = d2lpar.run(parallel, kind, "sgd", 8, steps, world_size=2, backend=world)
-    assert_same(run.results, truth)
+    check(kind, "sgd", 8, 2, world, extras=((True,), (False,), (True,)))
 
 
 @EACH
 def test_the_gradient_of_what_no_rank_uses_is_none(kind):
-    steps = ((True,), (True,), (False,))
-    truth = serial("adam", 8, extras=(True, True, False))
+    truth = check(kind, "adam", 8, 4, extras=((True,), (True,), (False,)))
     assert truth[1].count(None) == 4  # weight and bias, and the frozen ones
-    run = d2lpar.run(parallel, kind, "adam", 8, steps, world_size=4, backend="sim")
-    assert_same(run.results, truth)
 
 
 def some_use_it(kind, who):
@@ -219,64 +210,44 @@ def test_ranks_may_use_other_parameters(kind, who, world):
 # Gradient accumulation
 
 
-def accumulate(kind, n_parts):
+def accumulate(kind, n_parts, ways):
+    """Parts of a shard, one after another: without a sum over ranks, and with one."""
     ddp, N = ALL[kind](tied()), 12
     x, y = (shard(each[0]) for each in batches(N))
-    for k in range(n_parts):
-        mine, target = x.tensor_split(n_parts)[k], y.tensor_split(n_parts)[k]
-        if k < n_parts - 1:
-            with ddp.no_sync():
-                loss_of(ddp(mine), target, N).backward()
-                ddp.finish()  # nothing happens
-        else:
+    for k, way in enumerate(ways):
+        mine, target = (z.tensor_split(n_parts)[k % n_parts] for z in (x, y))
+        with ddp.no_sync() if way != "summed" else contextlib.nullcontext():
             loss_of(ddp(mine), target, N).backward()
+            if way == "apart":
+                ddp.finish()  # nothing happens
+        if way != "apart":
             ddp.finish()
     return state(ddp.module)
 
 
+def of_twelve(times=1):
+    """Parameters and gradients of one device, which has seen the batch so often."""
+    model, (x, y) = tied(), (each[0] for each in batches(12))
+    (times * loss_of(model(x), y, 12)).backward()
+    return state(model)
+
+
 @EVERYWHERE
 def test_accumulation_equals_one_batch_and_sends_once(kind, world):
-    model, (x, y) = tied(), (each[0] for each in batches(12))
-    loss_of(model(x), y, 12).backward()
     at = {"world_size": 2, "backend": world}
-    three, one = (d2lpar.run(accumulate, kind, k, **at) for k in (3, 1))
-    assert_same(three.results, state(model))
+    three = d2lpar.run(accumulate, kind, 3, ["apart", "apart", "summed"], **at)
+    one = d2lpar.run(accumulate, kind, 1, ["summed"], **at)
+    assert_same(three.results, of_twelve())
     assert three.bytes_sent == one.bytes_sent and three.messages == one.messages
 
 
-def finish_after_no_sync(kind):
-    ddp, N = ALL[kind](tied()), 12
-    x, y = (shard(each[0]) for each in batches(N))
-    with ddp.no_sync():
-        loss_of(ddp(x), y, N).backward()
-    ddp.finish()
-    return state(ddp.module)
-
-
+@pytest.mark.parametrize(
+    ("ways", "times"), [(["finished outside"], 1), (["summed", "summed"], 2)]
+)
 @EACH
-def test_finish_alone_averages_what_was_accumulated(kind):
-    model, (x, y) = tied(), (each[0] for each in batches(12))
-    loss_of(model(x), y, 12).backward()
-    run = d2lpar.run(finish_after_no_sync, kind, world_size=3, backend="sim")
-    assert_same(run.results, state(model))
-
-
-def accumulate_over_finish(kind):
-    """Two steps whose gradients add up, with a sum over ranks after each."""
-    ddp, N = ALL[kind](tied()), 12
-    x, y = (shard(each[0]) for each in batches(N))
-    for _ in range(2):
-        loss_of(ddp(x), y, N).backward()
-        ddp.finish()
-    return state(ddp.module)
-
-
-@EACH
-def test_gradients_that_are_kept_add_up(kind):
-    model, (x, y) = tied(), (each[0] for each in batches(12))
-    (2 * loss_of(model(x), y, 12)).backward()
-    run = d2lpar.run(accumulate_over_finish, kind, world_size=3, backend="sim")
-    assert_same(run.results, state(model))
+def test_finish_alone_averages_and_gradients_that_are_kept_add_up(kind, ways, times):
+    run = d2lpar.run(accumulate, kind, 1, ways, world_size=3, backend="sim")
+    assert_same(run.results, of_twelve(times))
 
 
 # Mixed dtypes
@@ -462,10 +433,10 @@ def deep(width=64, layers=6):
     return nn.Sequential(*[nn.Linear(width, width) for _ in range(layers)])
 
 
-def one_step(make, model=deep, rows=64):
-    ddp = make(model())
+def one_step(make):
+    ddp = make(deep())
     dist.barrier()
-    ddp(torch.ones(rows, 64)).sum().backward()
+    ddp(torch.ones(64, 64)).sum().backward()
     ddp.finish()
 
 
@@ -656,21 +627,6 @@ def test_torchs_own_gives_the_same(how, world):
 # Exercise 08.2 computes what the simulator counts
 
 
-class Busy(torch.autograd.Function):
-    """A layer that takes its time, whatever it computes."""
-
-    @staticmethod
-    def forward(ctx, x, weight, forward, backward):
-        ctx.backward, ctx.size = backward, weight.numel()
-        d2lpar.sleep(forward)
-        return x + weight.sum()
-
-    @staticmethod
-    def backward(ctx, grad):
-        d2lpar.sleep(ctx.backward)
-        return grad, grad.sum().expand(ctx.size), None, None
-
-
 def busy_step(layers, bucket_bytes):
     class Net(nn.Module):
         def __init__(self):
@@ -682,7 +638,7 @@ def busy_step(layers, bucket_bytes):
             weights = iter(self.weights)
             for forward, backward, size in layers:
                 weight = next(weights) if size else torch.zeros(1)
-                x = Busy.apply(x, weight, forward, backward)
+                x = Takes.apply(x + weight.sum(), forward, backward)
             return x
 
     ddp = OverlappedDDP(Net(), bucket_bytes=bucket_bytes)
@@ -737,11 +693,6 @@ def test_what_cannot_be_trained_is_refused(kind, make, error, sentence):
     assert type(cause) is error and sentence in str(cause)
 
 
-def test_buckets_of_negative_size_are_refused():
-    error = on_one_rank(lambda: OverlappedDDP(tied(), bucket_bytes=-1))
-    assert "bucket_bytes is 0 or more, not -1" in str(error)
-
-
 def test_a_second_gradient_is_refused():
     def program():
         ddp = OverlappedDDP(tied(), bucket_bytes=SMALL)
@@ -785,15 +736,10 @@ def test_no_sync_ends_also_where_the_inside_fails():
 
 
 def test_nothing_is_left_behind():
-    def program():
-        ddp = OverlappedDDP(deep(256))
-        ddp(torch.ones(1, 256)).sum().backward()
-        ddp.finish()
-
     def count():
         gc.collect()
         return sum(type(x) is overlap.Bucket for x in gc.get_objects())
 
     before = count()
-    d2lpar.run(program, world_size=2, backend="sim")
+    d2lpar.run(one_step, OverlappedDDP, world_size=2, backend="sim")
     assert count() == before

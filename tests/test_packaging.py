@@ -4,7 +4,6 @@ import email
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tarfile
 import tomllib
@@ -13,7 +12,7 @@ import zipfile
 import pytest
 
 from authoring import badges, project_links
-from conftest import ROOT
+from conftest import ROOT, completed
 
 pytestmark = pytest.mark.night
 
@@ -47,7 +46,7 @@ def wheel(export, tmp_path_factory):
     folder = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-index"]
     command += ["--no-deps", "--no-build-isolation", "--wheel-dir", str(folder)]
-    done = subprocess.run([*command, str(export)], capture_output=True, text=True)
+    done = completed([*command, export])
     assert done.returncode == 0, done.stderr
     [path] = folder.glob("*.whl")
     return path
@@ -189,10 +188,8 @@ def installed(unpacked, tmp_path):
     environ["PYTHONPATH"] = str(unpacked)
 
     def call(*words):
-        return subprocess.run(
-            [sys.executable, "-m", "d2lpar", *words],
-            cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=240,
-        )  # fmt: skip
+        words = [sys.executable, "-m", "d2lpar", *words]
+        return completed(words, cwd=tmp_path, env=environ)
 
     return call
 

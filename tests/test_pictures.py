@@ -3,7 +3,6 @@
 import base64
 import importlib.util
 import re
-import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -14,7 +13,8 @@ from PIL import Image
 
 import d2lpar
 import d2lpar.allreduce as a
-from conftest import ROOT
+from conftest import ROOT, completed
+from d2lpar.messages import exchange
 from d2lpar.report.moves import moves_of
 from d2lpar.report.topology import plot_cluster
 from d2lpar.report.units import short_bytes
@@ -89,10 +89,8 @@ def test_the_command_of_the_readme_draws_its_picture(tmp_path):
     [command] = re.findall(r"^\.venv/bin/d2lpar (simulate .*)$", README, re.M)
     *words, script = command.split()
     words[words.index("train.png")] = str(tmp_path / "train.png")
-    done = subprocess.run(
-        [sys.executable, "-m", "d2lpar", *words, ROOT / script],
-        cwd=ROOT, capture_output=True, text=True,
-    )  # fmt: skip
+    words = [sys.executable, "-m", "d2lpar", *words, ROOT / script]
+    done = completed(words, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     alt = re.search(r"!\[([^\]]+)\]\(pictures/train.png\)", README)[1]
     if torch.__version__.startswith(RECORDED):  # others charge other operations
@@ -172,12 +170,7 @@ def test_links_that_ranks_share_are_boxes_with_their_own_traffic():
 def shift():
     n, r = dist.get_world_size(), dist.get_rank()
     x, y = torch.ones(1_000_000), torch.empty(1_000_000)
-    ends = [
-        dist.P2POp(dist.isend, x, (r + 1) % n),
-        dist.P2POp(dist.irecv, y, (r - 1) % n),
-    ]
-    for work in dist.batch_isend_irecv(ends):
-        work.wait()
+    exchange(x, (r + 1) % n, y, (r - 1) % n)
 
 
 def test_traffic_is_that_of_the_run():
@@ -239,12 +232,8 @@ def summed(allreduce, groups=None):
 
 
 def test_the_rounds_of_a_picture_are_those_of_the_run():
-    ways = {
-        a.ring_allreduce: 6,
-        a.naive_allreduce: 6,
-        a.recursive_doubling_allreduce: 2,
-    }
-    for way, rounds in ways.items():
+    ways = a.ring_allreduce, a.naive_allreduce, a.recursive_doubling_allreduce
+    for way, rounds in zip(ways, (6, 6, 2), strict=True):
         run = d2lpar.run(summed, way, world_size=4, backend="sim")
         moves = moves_of(run.timeline)
         assert max(move.row for move in moves) + 1 == run.rounds == rounds
@@ -252,9 +241,8 @@ def test_the_rounds_of_a_picture_are_those_of_the_run():
 
 
 def test_the_butterfly_exchanges_all_with_partners_twice_as_far():
-    run = d2lpar.run(
-        summed, a.recursive_doubling_allreduce, world_size=8, backend="sim"
-    )
+    way = a.recursive_doubling_allreduce
+    run = d2lpar.run(summed, way, world_size=8, backend="sim")
     for move in moves_of(run.timeline):
         src, dst = move.ranks
         assert src ^ dst == 2**move.row
@@ -265,10 +253,8 @@ def test_the_butterfly_exchanges_all_with_partners_twice_as_far():
 
 
 def test_chunks_and_nodes_of_the_hierarchical_allreduce():
-    run = d2lpar.run(
-        summed, a.hierarchical_allreduce, 2, cluster="2x2xA100", world_size=4,
-        backend="sim",
-    )  # fmt: skip
+    where = {"cluster": "2x2xA100", "world_size": 4, "backend": "sim"}
+    run = d2lpar.run(summed, a.hierarchical_allreduce, 2, **where)
     figure = run.plot_moves("three phases")
     labels = [t.get_text() for t in figure.axes[0].get_xticklabels()]
     assert labels[2] == "rank 2\nnode 1"

@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import d2lpar
+from conftest import Takes
 from d2lpar.pipeline import PipeDream, Pipeline, lines, schedule
 from d2lpar.pipeline.delayed import LINEAR, Delayed, delay_weights
 from d2lpar.pipeline.replicated import Replicated
@@ -108,6 +109,14 @@ def agree(run, expected):
             torch.testing.assert_close(its, gradient, rtol=0, atol=1e-10)
 
 
+def check(made, N, steps, world="sim", recompute=False, **how):
+    """A run of `on_ranks`, which agrees with one device."""
+    where = {"world_size": made.p, "backend": world}
+    run = d2lpar.run(on_ranks, made, N, steps, recompute=recompute, **where, **how)
+    agree(run, truth(made.stages, N, steps, **how))
+    assert run.warnings == []
+
+
 ALONE = [name for name in schedule.MAKERS if name not in ("pipedream", "dualpipe")]
 TODAY = ["breadth-first", "zb-v", "dualpipe-v"]
 NAMES = [name for name in ALONE if name not in TODAY]
@@ -117,18 +126,13 @@ NAMES = [name for name in ALONE if name not in TODAY]
 @pytest.mark.parametrize("p", [1, 2, 3, 4])
 def test_every_schedule_trains_as_one_device(name, p):
     for m in (1, 2, 3, 8):
-        made = make(name, p, m)
-        run = d2lpar.run(on_ranks, made, m + 2, 3, world_size=p, backend="sim")
-        agree(run, truth(made.stages, m + 2, 3))
-        assert run.warnings == []
+        check(make(name, p, m), m + 2, 3)
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("p", [2, 3])
 def test_and_on_real_processes(name, p):
-    made = make(name, p, 4)
-    run = d2lpar.run(on_ranks, made, 7, 3, world_size=p, backend="gloo")
-    agree(run, truth(made.stages, 7, 3))
+    check(make(name, p, 4), 7, 3, "gloo")
 
 
 FEW = {1: (1, 3), 2: (1, 5), 3: (2, 7), 4: (8,), 8: (9,)}  # micro-batches
@@ -138,17 +142,12 @@ CASES += [("dualpipe", p, m) for p in (2, 4, 8) for m in FEW[p]]
 
 @pytest.mark.parametrize(("name", "p", "m"), CASES)
 def test_schedules_of_today_train_as_one_device(name, p, m):
-    made = make(name, p, m)
-    run = d2lpar.run(on_ranks, made, m + 2, 2, world_size=p, backend="sim")
-    agree(run, truth(made.stages, m + 2, 2))
-    assert run.warnings == []
+    check(make(name, p, m), m + 2, 2)
 
 
 @pytest.mark.parametrize("name", [*TODAY, "dualpipe"])
 def test_schedules_of_today_on_real_processes(name):
-    made = make(name, 2, 5)
-    run = d2lpar.run(on_ranks, made, 7, 2, world_size=2, backend="gloo")
-    agree(run, truth(made.stages, 7, 2))
+    check(make(name, 2, 5), 7, 2, "gloo")
 
 
 @pytest.mark.parametrize(
@@ -161,20 +160,14 @@ def test_schedules_of_today_on_real_processes(name):
     ids=repr,
 )
 def test_schedules_that_are_found_or_read_train_as_one_device(made):
-    run = d2lpar.run(on_ranks, made, made.m + 1, 2, world_size=made.p, backend="sim")
-    agree(run, truth(made.stages, made.m + 1, 2))
+    check(made, made.m + 1, 2)
 
 
 # Copies of a stage
 
 
 def test_copies_with_adam_frozen_weights_and_recomputed_activations():
-    how = {"frozen": (1,), "adam": True}
-    run = d2lpar.run(
-        on_ranks, make("dualpipe", 4, 8), 9, 3,
-        recompute=True, world_size=4, backend="sim", **how,
-    )  # fmt: skip
-    agree(run, truth(4, 9, 3, **how))
+    check(make("dualpipe", 4, 8), 9, 3, recompute=True, frozen=(1,), adam=True)
 
 
 def without_clearing(made):
@@ -203,20 +196,9 @@ def test_gradients_of_copies_add_up_over_steps_as_any_gradients():
 
 @pytest.mark.parametrize("name", ["1f1b", "zb-h1"])
 def test_with_adam_frozen_weights_and_recomputed_activations(name):
-    made, how = make(name, 3, 4), {"frozen": (0, 2), "adam": True}
-    expected = truth(3, 6, 3, **how)
+    how = {"frozen": (0, 2), "adam": True}
     for recompute in (False, True):
-        run = d2lpar.run(
-            on_ranks,
-            made,
-            6,
-            3,
-            recompute=recompute,
-            world_size=3,
-            backend="sim",
-            **how,
-        )
-        agree(run, expected)
+        check(make(name, 3, 4), 6, 3, recompute=recompute, **how)
 
 
 HAND_MADE = """\
@@ -228,28 +210,11 @@ def test_a_schedule_by_hand_with_stages_anywhere_and_any_order():
     """Stages 0 and 3 on one rank; rank 1 takes the micro-batches in another order."""
     text = HAND_MADE.replace("0F0 3F0 0F1 3F1", "0F0 0F1 3F1 3F0")
     text = text.replace("2F1 1F0", "2F1 1F0")
-    made = parse(text)
     for world in ("sim", "gloo"):
-        run = d2lpar.run(on_ranks, made, 5, 2, world_size=2, backend=world)
-        agree(run, truth(4, 5, 2))
+        check(parse(text), 5, 2, world)
 
 
 # Time, and what is held: as `simulate` says
-
-
-class Takes(torch.autograd.Function):
-    """x, after F units of time; its gradient takes B."""
-
-    @staticmethod
-    def forward(ctx, x, forward, backward):
-        ctx.backward_time = backward
-        d2lpar.sleep(forward)
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx, dy):
-        d2lpar.sleep(ctx.backward_time)
-        return dy, None, None
 
 
 class Timed(nn.Module):
@@ -262,8 +227,7 @@ class Timed(nn.Module):
 
     def forward(self, x):
         W = self.W if self.delayed is None else 0
-        x = Takes.apply(x @ self.weight, self.F, self.B + W)
-        return x
+        return Takes.apply(x @ self.weight, self.F, self.B + W)
 
 
 def clocked(made, F, B, W):
@@ -425,12 +389,7 @@ def refuses(made, count, rows):
 @pytest.mark.parametrize(
     ("made", "count", "rows", "words"),
     [
-        (
-            make("gpipe", 3, 2),
-            1,
-            4,
-            "rows for 3 ranks, and there are 2",
-        ),
+        (make("gpipe", 3, 2), 1, 4, "rows for 3 ranks, and there are 2"),
         (make("gpipe", 2, 2), 2, 4, "the stages [0], so it needs 1 modules, not 2."),
         (make("gpipe", 2, 3), 1, 2, "2 rows cannot fill 3 micro-batches."),
         (parse("0F0\n1F0 1B0"), 1, 2, "0B0 is missing. (Every stage sees"),
@@ -489,11 +448,7 @@ def sends_what(change, when=1, steps=2):
         (lambda x: x[:1], 1, "0F0 made a tensor of shape [1, 2]. It must have 2 rows"),
         (lambda x: x.sum(), 1, "0F0 made a tensor of shape []. It must have 2 rows"),
         (lambda x: x.view(2, 2, *[1] * 8), 1, "at most 9 dimensions"),
-        (
-            lambda x: x + 0j,
-            1,
-            "made torch.complex128, but only these dtypes travel:",
-        ),
+        (lambda x: x + 0j, 1, "made torch.complex128, but only these dtypes travel:"),
         (lambda x: (x, x), 1, "0F0 made a tuple, and only a tensor can travel"),
     ],
 )

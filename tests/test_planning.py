@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -27,11 +28,11 @@ from d2lpar.planning import (
     plans,
     predict,
 )
-from d2lpar.planning.links import allreduce, gather, links
+from d2lpar.planning.links import allreduce, gather, links, message
 from d2lpar.planning.memory import activations, block_bytes, in_flight, numbers, stages
-from d2lpar.planning.predictions import usual_shares
+from d2lpar.planning.predictions import between_stages, usual_shares
 from d2lpar.planning.rows import measured, published
-from d2lpar.planning.times import PROCESSORS, Speed, plain, tile_share
+from d2lpar.planning.times import PROCESSORS, Speed, block, plain, tile_share
 from d2lpar.shared.footprint import kept
 from d2lpar.shared.model_zoo import GPT, Block
 from d2lpar.sim.cluster import Cluster
@@ -45,6 +46,14 @@ PALM = Model(
     *(118, 18432, 48, 256000, 2048), kv_heads=1, feed_forward=73728, gated=True,
     positions=False, head_size=256, parallel=True,
 )  # fmt: skip
+
+
+def simulated(fn, *args, n, cluster=None, device="meta"):
+    """A run on A100s that are joined by NVLink, unless told otherwise."""
+    cluster = cluster or Cluster.of(f"{n}xA100")
+    where = {"backend": "sim", "cluster": cluster, "device": device}
+    return d2lpar.run(fn, *args, world_size=n, **where)
+
 
 # Counts
 
@@ -175,8 +184,6 @@ def test_bus_bandwidth():
     assert bus_bandwidth("reduce_scatter", 8e9, 2.0, 4) == 3e9
     assert bus_bandwidth("all_to_all", 8e9, 1.0, 4) == 6e9
     assert bus_bandwidth("broadcast", 8e9, 1.0, 4) == 8e9
-    with pytest.raises(ValueError, match="collective must be one of"):
-        bus_bandwidth("gossip", 1, 1, 2)
 
 
 # Plans
@@ -211,6 +218,7 @@ def test_a_plan_says_why_it_cannot_be_run(plan, says):
         (lambda: Model(40, 5140, 40, 50257, 2048), "40 heads cannot share 5140"),
         (lambda: Model(2, 12, 6, 9, 9, kv_heads=4), "kv_heads must divide heads"),
         (lambda: calibrate([]), "needs a row"),
+        (lambda: bus_bandwidth("gossip", 1, 1, 2), "collective must be one of"),
         (lambda: GPT3.flops(1, "half"), "recompute must be one of"),
     ],
 )
@@ -259,11 +267,18 @@ def test_activations_are_what_autograd_keeps():
     assert counted == formula + extra
 
 
+def scheduled(p, m, v):
+    """1F1B, interleaved where a rank has several stages."""
+    return (
+        schedule.make("interleaved", p, m, v=v)
+        if v > 1
+        else schedule.make("1f1b", p, m)
+    )
+
+
 @pytest.mark.parametrize("p, m, v", [(4, 8, 1), (4, 2, 1), (4, 8, 2), (8, 16, 3)])
 def test_micro_batches_in_flight_are_those_of_the_schedule(p, m, v):
-    name = {"v": v} if v > 1 else {}
-    made = schedule.make("interleaved" if v > 1 else "1f1b", p, m, **name)
-    counted = schedule.simulate(made).in_flight
+    counted = schedule.simulate(scheduled(p, m, v)).in_flight
     plan = Plan(pipeline=p, interleave=v)
     assert [v * in_flight(plan, r, m) for r in range(p)] == counted
 
@@ -318,11 +333,9 @@ def passes(config, count, backward):
 
 def events(config, t, backward):
     """Those of rank 0 in the second pass."""
-    world = {"backend": "sim", "device": "meta", "world_size": t}
-    world["cluster"] = Cluster.of(f"{t}xA100")
     found = []
     for k in (1, 2):
-        timeline = d2lpar.run(passes, config, k, backward, **world).timeline
+        timeline = simulated(passes, config, k, backward, n=t).timeline
         found.append([e for e in timeline.events if e.rank == 0])
     return found[1][len(found[0]) :]
 
@@ -342,8 +355,6 @@ LONG = LARGE._replace(context=8192)
 
 @pytest.mark.parametrize("t", [1, 2])
 def test_each_part_of_a_block_is_that_of_the_simulator(t):
-    from d2lpar.planning.times import block
-
     cluster, plan = Cluster.of(f"{t}xA100"), Plan(tensor=t)
     model = Model(8, 4096, 32, 8192, 8192)
     speed = Speed(cluster, Shares(kernels=plain(t)), model)
@@ -379,13 +390,9 @@ def two_steps(mesh, m):
 )
 def test_a_step_takes_as_long_as_on_simulated_ranks(d, p, t, m):
     n = d * p * t
-    cluster = Cluster.of(f"{n}xA100")
-    run = d2lpar.run(
-        *(two_steps, Mesh(d, p, t), m),
-        backend="sim", device="meta", cluster=cluster, world_size=n,
-    )  # fmt: skip
+    run = simulated(two_steps, Mesh(d, p, t), m, n=n)
     shares, plan = Shares(kernels=plain(t)), Plan(data=d, pipeline=p, tensor=t)
-    found = predict(ITS, cluster, plan, m * d, shares)
+    found = predict(ITS, Cluster.of(f"{n}xA100"), plan, m * d, shares)
     ours = found.seconds - found.parts["optimizer"]
     assert ours == pytest.approx(max(run.results), rel=0.05)
 
@@ -400,37 +407,28 @@ def optimizer_steps(count):
 
 
 def test_the_optimizer_takes_as_long_as_on_a_simulated_rank():
-    cluster = Cluster.of("1xA100")
-    world = {"backend": "sim", "device": "meta", "cluster": cluster, "world_size": 1}
-    one, two = (d2lpar.run(optimizer_steps, k, **world).results[0] for k in (1, 2))
-    ours = plain().update * (1 << 26) / cluster.gpu.memory_rate
+    one, two = (simulated(optimizer_steps, k, n=1).results[0] for k in (1, 2))
+    ours = plain().update * (1 << 26) / Cluster.of("A100").gpu.memory_rate
     assert ours == pytest.approx(two - one, rel=0.05)
 
 
 @pytest.mark.parametrize("p, m", [(2, 4), (4, 8), (4, 32), (8, 32)])
 @pytest.mark.parametrize("v", [1, 2])
 def test_bubble_and_messages_of_a_pipeline_are_those_of_the_schedule(p, m, v):
-    from d2lpar.planning.links import message
-    from d2lpar.planning.predictions import between_stages
-
-    name = {"v": v} if v > 1 else {}
-    made = schedule.make("interleaved" if v > 1 else "1f1b", p, m, **name)
+    made = scheduled(p, m, v)
     model = Model(2 * p, 256, 4, 8, 64, tied=False)
     cluster, plan = Cluster.of(f"{p}xA100"), Plan(pipeline=p, interleave=v)
     speed = Speed(cluster, Shares(kernels=plain()), model)
     c = message(cluster, 2 * 64 * 256, 1, False)
     F = 100 * c / v
-    free, paid = (
-        schedule.simulate(made, F, 2 * F, comm=each).elapsed for each in (0.0, c)
-    )
+    took = lambda comm: schedule.simulate(made, F, 2 * F, comm=comm).elapsed
+    free, paid = took(0.0), took(c)
     ours = between_stages(model, plan, cluster, speed, m)
     assert ours == pytest.approx(paid - free, rel=1e-6)
     assert free == pytest.approx((m + (p - 1) / v) * 3 * F * v)
 
 
 def together(numbers_each):
-    import torch.distributed as dist
-
     dist.all_reduce(torch.zeros(numbers_each))
 
 
@@ -439,10 +437,7 @@ def test_links_are_those_of_the_simulator(nodes, cards):
     n = 8 * nodes
     spec = f"{nodes}x8xA100" if nodes > 1 else "8xA100"
     cluster = Cluster.of(spec, network="200Gb", cards=cards)
-    run = d2lpar.run(
-        *(together, 1 << 24),
-        backend="sim", device="meta", cluster=cluster, world_size=n,
-    )  # fmt: skip
+    run = simulated(together, 1 << 24, n=n, cluster=cluster)
     took = max(e.stop - e.start for e in run.timeline.events if e.stream == "comm")
     assert allreduce(links(cluster, n), 4 << 24) == pytest.approx(took, rel=0.05)
 
@@ -512,9 +507,6 @@ def test_nothing_is_faster_than_the_best_measured_product():
 def test_products_of_degrees_of_published_rows():
     for row in published():
         assert row.plan.check(row.model, row.cluster.n, row.batch) is None
-    wrong = Plan(data=8, tensor=8, pipeline=16)
-    with pytest.raises(ValueError, match="1024 ranks, but there are 1920 GPUs"):
-        wrong.check(GPT3, 1920, 1920)
 
 
 @pytest.fixture(scope="module")
@@ -550,21 +542,14 @@ def test_plans_that_ran_out_of_memory_are_flagged(searched):
 
 
 def test_times_of_the_search_that_nobody_calibrated_on(searched):
-    far = [
-        abs(one.seconds / seconds - 1)
-        for pairs in searched.values()
-        for one, seconds in pairs
-        if seconds
-    ]
+    every = [pair for pairs in searched.values() for pair in pairs]
+    far = [abs(one.seconds / seconds - 1) for one, seconds in every if seconds]
     assert statistics.median(far) < 0.15
 
 
 def test_context_ranks_share_tokens_and_send_keys():
     cluster = Cluster.of("2x8xH100", network="400Gb", cards=8)
-    long = Model(
-        *(32, 4096, 32, 128256, 65536), tied=False, kv_heads=8, feed_forward=14336,
-        gated=True, positions=False,
-    )  # fmt: skip
+    long = replace(LLAMA8, sequence=65536)
     one, four = (
         predict(long, cluster, Plan(data=16 // c, context=c, zero=1), 16)
         for c in (1, 4)

@@ -12,13 +12,13 @@ import subprocess
 import sys
 import tomllib
 from html.parser import HTMLParser
-from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
 
 import d2lpar
+from conftest import ROOT
 from d2lpar.pipeline import schedule
 from d2lpar.report import player
 from d2lpar.report.events import Event, lanes
@@ -28,7 +28,6 @@ from d2lpar.report.units import show_bytes, show_seconds
 from d2lpar.shared import notebooks
 from d2lpar.shared.notebooks import EVENTS as MIME
 
-ROOT = Path(__file__).resolve().parent.parent
 NODE = shutil.which("node")
 LARGEST = 60_000  # bytes of events in a chapter
 
@@ -375,10 +374,8 @@ def test_moments_and_what_they_bring(ask):
 @needs_node
 def test_an_event_is_described_with_bytes_and_line(run, ask):
     data = player.encode({"a": run.timeline})
-    found = ask(
-        "p.describe(p.decode(data).panels[0].events.find((e) => e.stream === 'send'))",
-        data,
-    )
+    send = "p.decode(data).panels[0].events.find((e) => e.stream === 'send')"
+    found = ask(f"p.describe({send})", data)
     assert found[:2] == ["rank 0: sends to 1", "0 s to 10 us (10 us), 16 B"]
     assert re.match(r".*test_player.py:\d+   dist.send\(x, 1\)", found[2])
 

@@ -2,14 +2,13 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import nbformat
 import pytest
 
-from conftest import CHAPTERS, FURTHER, ROOT, WATCHDOG
+from conftest import CHAPTERS, FURTHER, ROOT, completed
 
 pytestmark = pytest.mark.night
 
@@ -24,14 +23,7 @@ def pretending(*words, folder=ROOT, count=2):
     paths = [str(PRETEND / "site-packages"), str(ROOT), environ.get("PYTHONPATH", "")]
     environ |= {"D2LPAR_PRETEND": str(count), "PYTHONPATH": os.pathsep.join(paths)}
     environ |= {"D2LPAR_PROGRESS": "0", "MPLBACKEND": "Agg"}
-    done = subprocess.run(
-        [sys.executable, *map(str, words)],
-        cwd=folder,
-        env=environ,
-        capture_output=True,
-        text=True,
-        timeout=5 * WATCHDOG,
-    )
+    done = completed([sys.executable, *words], cwd=folder, env=environ)
     assert done.returncode == 0, done.stderr[-3000:]
     lines = done.stdout.splitlines()
     return [json.loads(line) for line in lines if line.startswith("{")]

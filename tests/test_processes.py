@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 import d2lpar
-from conftest import WATCHDOG, eventually, family_of
+from conftest import WATCHDOG, completed, eventually, family_of
 from d2lpar.launch.journal import BLOCKED, Board
 from d2lpar.report.calls import Meta
 from d2lpar.report.engine import Waiting
@@ -149,9 +149,7 @@ def environment():
 
 
 def python(*args, **kwargs):
-    command = [sys.executable, *map(str, args)]
-    options = dict(env=environment(), capture_output=True, text=True, timeout=WATCHDOG)
-    return subprocess.run(command, **options, **kwargs)
+    return completed([sys.executable, *args], env=environment(), **kwargs)
 
 
 UNGUARDED = """

@@ -8,12 +8,9 @@ import torch
 import torch.distributed as dist
 
 import d2lpar
+from conftest import EVERYWHERE, RANKS, WORLDS
 from d2lpar import scatter as s
 
-RANKS = (1, 2, 3, 4, 5, 8)
-WORLDS = ("sim", "gloo")
-# The arithmetic is shown by simulated ranks; on processes three sizes are enough.
-EVERYWHERE = [*(("sim", n) for n in RANKS), *(("gloo", n) for n in (2, 3, 5))]
 ALPHA, BETA = 7e-6, 3e-9
 BIG = 200_003
 
@@ -202,12 +199,11 @@ def strided(name):
     calls[name]()
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["flat_broadcast", "tree_broadcast", "scatter", "gather", "flat_reduce"]
-    + ["tree_reduce", "ring_reduce_scatter", "ring_all_gather", "all_gather"]
-    + ["all_to_all"],
-)
+NAMES = "flat_broadcast tree_broadcast scatter gather flat_reduce tree_reduce"
+NAMES += " ring_reduce_scatter ring_all_gather all_gather all_to_all"
+
+
+@pytest.mark.parametrize("name", NAMES.split())
 def test_columns_of_a_matrix_are_a_clear_error(name):
     with pytest.raises(d2lpar.RankError, match="needs contiguous tensors"):
         d2lpar.run(strided, name, world_size=3, backend="sim")
@@ -241,10 +237,6 @@ def test_parameters_keep_their_gradients_out_of_it():
 
 def ceil_log2(n):
     return math.ceil(math.log2(n))
-
-
-def right_of(root, n, r):
-    return (r - root) % n
 
 
 def tree_sends(n, v):
@@ -306,7 +298,7 @@ def test_bytes_messages_rounds_and_time_are_the_closed_form(name, n):
     cluster = d2lpar.Cluster.ideal(n, ALPHA, BETA)
     function = family_of(name, elements, root)
     run = d2lpar.run(function, world_size=n, backend="sim", cluster=cluster)
-    forms = [FORMS[name](n, right_of(root, n, r)) for r in range(n)]
+    forms = [FORMS[name](n, (r - root) % n) for r in range(n)]
     assert run.messages == [messages for messages, _ in forms]
     assert run.bytes_sent == [4 * elements * messages for messages, _ in forms]
     rounds = forms[0][1]
@@ -335,9 +327,7 @@ def test_processes_send_the_same_messages():
         d2lpar.run(all_of_them, 10, root, world_size=n, backend=world)
         for world in WORLDS
     ]
-    forms = [
-        [FORMS[name](n, right_of(root, n, r))[0] for name in FORMS] for r in range(n)
-    ]
+    forms = [[form(n, (r - root) % n)[0] for form in FORMS.values()] for r in range(n)]
     for run in runs:
         assert [len(line) for line in sent(run)] == [sum(form) for form in forms]
         assert run.bytes_sent == [40 * sum(form) for form in forms]
@@ -449,10 +439,8 @@ def from_another(rank_of_root, algorithm):
 @pytest.mark.parametrize("world", WORLDS)
 def test_ranks_that_name_two_roots_are_told_who_waits(world):
     with pytest.raises(d2lpar.DeadlockError, match="wait") as caught:
-        d2lpar.run(
-            from_another, [0, 0, 2], s.tree_reduce,
-            world_size=3, backend=world, timeout=1,
-        )  # fmt: skip
+        given = from_another, [0, 0, 2], s.tree_reduce
+        d2lpar.run(*given, world_size=3, backend=world, timeout=1)
     assert "d2lpar/scatter.py" not in str(caught.value)
 
 
@@ -478,9 +466,7 @@ WRONG = {
     "list of 3 tensors, not 2": lambda: s.gather(
         torch.ones(1), lists(2) if dist.get_rank() == 0 else None
     ),
-    "Only the root": lambda: s.scatter(
-        torch.ones(1), lists(3), dist.get_rank() * 0 + 1
-    ),
+    "Only the root": lambda: s.scatter(torch.ones(1), lists(3), 1),
     "list of 3 tensors, not 4": lambda: s.ring_reduce_scatter(lists(4)),
     "list of 3 tensors, not 1": lambda: s.ring_all_gather(lists(1)),
     "rank 2 .*list of 3 tensors, not 1": lambda: s.all_gather(

@@ -8,10 +8,10 @@ import torch.distributed as dist
 from torch import nn
 
 import d2lpar
+from conftest import RANKS
 from d2lpar.sharding import zero as s
 from d2lpar.shared.footprint import held, memory, traffic
 
-RANKS = (1, 2, 3, 4, 5, 8)
 STAGES = {1: s.ZeRO1, 2: s.ZeRO2, 3: s.FSDP}
 OPTIMIZERS = {
     "momentum": partial(torch.optim.SGD, lr=0.1, momentum=0.9),
@@ -80,10 +80,8 @@ def by_name(net, flats, attribute):
     names = {id(p): name for name, p in net.named_parameters()}
     found = {}
     for flat in flats:
-        for p, x in zip(
-            flat.params, whole(flat, getattr(flat, attribute)), strict=True
-        ):
-            found[names[id(p)]] = x
+        parts = whole(flat, getattr(flat, attribute))
+        found |= {names[id(p)]: x for p, x in zip(flat.params, parts, strict=True)}
     return found
 
 
@@ -113,37 +111,38 @@ def train(stage, optimizer, rows=N, units=None, **options):
 
 
 def assert_equal(found, truth):
-    for (steps, end), (true_steps, true_end) in ((found, truth),):
-        for a, b in zip([*steps, end], [*true_steps, true_end], strict=True):
-            assert a.keys() == b.keys()
-            for name in a:
-                gap = (a[name] - b[name]).abs().max().item()
-                assert gap < 1e-10, name
+    (steps, end), (true_steps, true_end) = found, truth
+    for a, b in zip([*steps, end], [*true_steps, true_end], strict=True):
+        assert a.keys() == b.keys()
+        for name in a:
+            assert (a[name] - b[name]).abs().max().item() < 1e-10, name
+
+
+def check(stage, optimizer, rows=N, n=3, backend="sim", **options):
+    """Every gradient and parameter is one device's."""
+    given = train, stage, optimizer, rows
+    run = d2lpar.run(*given, world_size=n, backend=backend, **options)
+    for found in run.results:
+        assert_equal(found, serial(optimizer, rows))
+    assert run.warnings == []
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("n", RANKS)
 def test_every_gradient_and_parameter_is_one_devices(n, stage, optimizer):
-    run = d2lpar.run(train, stage, optimizer, world_size=n, backend="sim")
-    for found in run.results:
-        assert_equal(found, serial(optimizer))
-    assert run.warnings == []
+    check(stage, optimizer, n=n)
 
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_stages_on_processes(stage):
-    run = d2lpar.run(train, stage, "adam", world_size=3, backend="gloo")
-    for found in run.results:
-        assert_equal(found, serial("adam"))
+    check(stage, "adam", backend="gloo")
 
 
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("rows", [2, 5])
 def test_some_ranks_may_have_no_rows(stage, rows):
-    run = d2lpar.run(train, stage, "adam", rows, world_size=4, backend="sim")
-    for found in run.results:
-        assert_equal(found, serial("adam", rows))
+    check(stage, "adam", rows, n=4)
 
 
 UNITS = {
@@ -157,14 +156,8 @@ UNITS = {
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("units", UNITS)
 def test_the_units_are_as_one_likes(stage, units):
-    options = {"units": UNITS[units]}
-    if stage == 3:
-        options["prefetch"] = units != "without prefetch"
-    run = d2lpar.run(
-        train, stage, "momentum", N, world_size=3, backend="sim", **options
-    )
-    for found in run.results:
-        assert_equal(found, serial("momentum"))
+    more = {"prefetch": units != "without prefetch"} if stage == 3 else {}
+    check(stage, "momentum", units=UNITS[units], **more)
 
 
 def test_what_units_share_is_the_models():

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -13,27 +14,13 @@ import torch
 import torch.distributed as dist
 
 import d2lpar
-from conftest import ROOT, WATCHDOG, family_of
+from conftest import EVERYWHERE, ROOT, WATCHDOG, WORLDS, completed, family_of
 from d2lpar.allreduce import shared_memory
 from d2lpar.allreduce.shared_memory import add_piece, shared_memory_allreduce
 from d2lpar.launch import common_memory
 
-RANKS = (1, 2, 3, 4, 5, 8)
-WORLDS = ("sim", "gloo")
-# The arithmetic is shown by simulated ranks; on processes three sizes are enough.
-EVERYWHERE = [*(("sim", n) for n in RANKS), *(("gloo", n) for n in (2, 3, 5))]
-DTYPES = [
-    torch.float32,
-    torch.float64,
-    torch.float16,
-    torch.bfloat16,
-    torch.int64,
-    torch.int32,
-    torch.int8,
-    torch.uint8,
-    torch.bool,
-    torch.complex64,
-]
+DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64]
+DTYPES += [torch.int64, torch.int32, torch.int8, torch.uint8, torch.bool]
 BIG = 1_000_003  # elements: through the board in pieces
 
 
@@ -192,19 +179,13 @@ def test_two_simulations_are_the_same():
 
 
 def test_a_gpu_tensor_is_refused():
-    def on_meta():
-        shared_memory_allreduce(torch.ones(3))
-
     with pytest.raises(d2lpar.RankError, match="not on meta: use ring_allreduce"):
-        d2lpar.run(on_meta, world_size=2, backend="sim", device="meta")
+        d2lpar.run(calls, 2, world_size=2, backend="sim", device="meta")
 
 
 def test_ranks_on_two_hosts_are_named():
-    def hosts():
-        shared_memory_allreduce(torch.ones(3))
-
     with pytest.raises(d2lpar.RankError, match=r"Ranks \[2, 3\].*one host") as caught:
-        d2lpar.run(hosts, world_size=4, backend="sim", cluster="2x2xA100")
+        d2lpar.run(calls, 2, world_size=4, backend="sim", cluster="2x2xA100")
     assert "not find the memory of its rank 0" in str(caught.value)
 
 
@@ -253,20 +234,19 @@ def test_a_rank_that_is_not_in_the_group(world):
 # Nothing is left
 
 
+def boards(process):
+    maps = process.memory_maps(grouped=False)
+    return [m for m in maps if "d2lpar-board" in m.path]
+
+
 def inventory():
     """Open files, children, mapped boards, names in /dev/shm and in /tmp."""
     gc.collect()
     me = psutil.Process()
-    maps = [m for m in me.memory_maps(grouped=False) if "d2lpar-board" in m.path]
-    names = [
-        name
-        for folder in ("/dev/shm", tempfile.gettempdir())
-        for name in (os.listdir(folder) if os.path.isdir(folder) else ())
-        if name.startswith("d2lpar-")
-    ]
-    servers = me.children()
-    ranks = sum(len(server.children(recursive=True)) for server in servers)
-    return me.num_fds(), ranks, maps, names, len(shared_memory.boards)
+    folders = Path("/dev/shm"), Path(tempfile.gettempdir())
+    names = [path for folder in folders for path in folder.glob("d2lpar-*")]
+    ranks = sum(len(server.children(recursive=True)) for server in me.children())
+    return me.num_fds(), ranks, boards(me), names, len(shared_memory.boards)
 
 
 def ends(how):
@@ -313,10 +293,7 @@ def test_memory_and_pipes_go_with_the_group():
 
         def held():
             gc.collect()
-            maps = [
-                m for m in me.memory_maps(grouped=False) if "d2lpar-board" in m.path
-            ]
-            return me.num_fds(), len(maps), len(shared_memory.boards)
+            return me.num_fds(), len(boards(me)), len(shared_memory.boards)
 
         counts = []
         for _ in range(3):
@@ -465,11 +442,8 @@ dist.destroy_process_group()
 def test_plain_torchrun(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    command = ["-m", "torch.distributed.run", "--nproc-per-node", "2", str(script)]
-    done = subprocess.run(
-        [sys.executable, *command],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True, text=True, timeout=WATCHDOG,
-    )  # fmt: skip
+    command = ["-m", "torch.distributed.run", "--nproc-per-node", "2", script]
+    environ = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = completed([sys.executable, *command], env=environ)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("right") == 2

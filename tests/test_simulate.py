@@ -163,18 +163,16 @@ def test_nodes_of_a_cluster_have_local_ranks_of_their_own(folder):
         print(os.environ["LOCAL_RANK"], os.environ["LOCAL_WORLD_SIZE"],
               torch.cuda.device_count(), torch.cuda.get_device_name())
         """
-    result = call(
-        folder, "--cluster", "2x2xV100", "--timeline", "t.json", **script(body)
-    )
+    words = "--cluster", "2x2xV100", "--timeline", "t.json"
+    result = call(folder, *words, **script(body))
     for r in range(4):
         assert f"[rank {r}] {r % 2} 2 2 NVIDIA V100" in result.stdout
     assert json.loads((folder / "t.json").read_text())["traceEvents"]
 
 
 def test_output_of_the_first_rank_or_of_none(folder):
-    parts = script(
-        "print('here', flush=True)\nprint('bar', 1, end='\\r')\nprint('end')"
-    )
+    body = "print('here', flush=True)\nprint('bar', 1, end='\\r')\nprint('end')"
+    parts = script(body)
     first = call(folder, "-n", "2", "--output", "first", **parts).stdout
     assert first.startswith("[rank 0] here\n[rank 0] end\n\nRun: 2 ranks")
     assert "here" not in call(folder, "-n", "2", "--output", "none", **parts).stdout
@@ -260,9 +258,8 @@ def test_a_gpu_that_the_node_lacks_and_one_that_all_take(folder):
     assert "there is no GPU cuda:2 here: a node has 2" in result.stderr
     plain = "import torch\nx = torch.ones(2).cuda()\n"
     result = call(folder, "-n", "3", train=plain)
-    assert "Note: 3 ranks of one node use cuda:0, and its other GPUs are idle" in (
-        result.stdout
-    )
+    said = "Note: 3 ranks of one node use cuda:0, and its other GPUs are idle"
+    assert said in result.stdout
 
 
 def test_spawn_workers_and_signals_are_mapped(folder):
@@ -286,12 +283,8 @@ def test_spawn_workers_and_signals_are_mapped(folder):
     assert "[rank 1] part 1 6.0\n" in result.stdout
     for sentence in ("A DataLoader with", "signal.signal has no", "mp.spawn starts"):
         assert f"Note: {sentence}" in result.stdout
-    parts = {"train": parts_of(body).replace("torch.cuda.device_count()", "3")}
+    parts = script(body.replace("torch.cuda.device_count()", "3"))
     assert "give simulate -n 3" in call(folder, "-n", "2", **parts).stderr
-
-
-def parts_of(body):
-    return script(body)["train"]
 
 
 # Torch's own parallel training
@@ -335,20 +328,16 @@ def test_ddp_trains_as_one_device_does_and_tells_bytes_and_memory(folder):
     exec(textwrap.dedent(parts["model"]), namespace)
     net, (x, y) = namespace["Net"](), namespace["data"]()
     for _ in range(3):
-        loss = torch.nn.functional.mse_loss(net(x), y)
-        for p, g in zip(
-            net.parameters(), torch.autograd.grad(loss, net.parameters()), strict=True
-        ):
-            p.data -= 0.1 * g
+        net.zero_grad()
+        torch.nn.functional.mse_loss(net(x), y).backward()
+        for p in net.parameters():
+            p.data -= 0.1 * p.grad
     trained = torch.load(folder / "out3.pt")
     torch.testing.assert_close(trained, net.state_dict())
     each = 2 * 3 * sum(p.nbytes for p in net.parameters())  # a ring on four ranks
-    where = (
-        parts["train"]
-        .splitlines()
-        .index("    scaler.scale(nn.functional.mse_loss(net(x), y)).backward()")
-    )
-    assert f"all_reduce  train.py:{where + 1}" in result.stdout
+    before, _, _ = parts["train"].partition("    scaler.scale(")
+    line = before.count("\n") + 1
+    assert f"all_reduce  train.py:{line}" in result.stdout
     assert f"{3 * each:,} B" in result.stdout
     assert "peak memory: " in result.stdout
     page = (folder / "t.html").read_text()
@@ -357,6 +346,7 @@ def test_ddp_trains_as_one_device_does_and_tells_bytes_and_memory(folder):
 
 def test_fsdp_on_a_mesh_and_a_pipeline(folder):
     body = """
+        import copy
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
         from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
@@ -366,21 +356,17 @@ def test_fsdp_on_a_mesh_and_a_pipeline(folder):
         whole = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)).cuda()
         x = torch.randn(8, 4, device="cuda")
         stage = mesh["stage"].get_local_rank()
-        part = fully_shard(nn.Sequential(whole[stage]), mesh=mesh["data"])
+        mine = nn.Sequential(copy.deepcopy(whole[stage]))
+        part = fully_shard(mine, mesh=mesh["data"])
         here = PipelineStage(part, stage, 2, torch.device("cuda", rank),
                              group=mesh["stage"].get_group())
         schedule = ScheduleGPipe(here, 4)
         out = schedule.step(x) if stage == 0 else schedule.step()
         if stage == 1:
-            torch.testing.assert_close(out, whole[1](part_of_0(whole, x)))
+            torch.testing.assert_close(out, whole(x))
             print("equal", mesh)
         """
-    body = body.replace("part_of_0(whole, x)", "whole[0](x)").replace(
-        "fully_shard(nn.Sequential(whole[stage])",
-        "fully_shard(nn.Sequential(copy.deepcopy(whole[stage]))",
-    )
-    parts = {"train": "import copy\n" + parts_of(body)}
-    result = call(folder, "-n", "4", **parts)
+    result = call(folder, "-n", "4", **script(body))
     assert result.exit_code == 0, result.output
     assert "[rank 3] equal DeviceMesh" in result.stdout
     assert re.search(r"all_gather +train.py", result.stdout)

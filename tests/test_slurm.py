@@ -2,12 +2,11 @@
 
 import os
 import shutil
-import subprocess
 
 import pytest
 from torch.distributed.run import get_args_parser
 
-from conftest import ROOT
+from conftest import ROOT, completed
 
 BASH = shutil.which("bash")
 pytestmark = pytest.mark.skipif(BASH is None, reason="there is no bash")
@@ -29,10 +28,8 @@ def job(name, tmp_path, *arguments, **environ):
     variables = {f"SLURM_{key}": str(value) for key, value in slurm.items()}
     variables |= {"SLURM_SUBMIT_DIR": str(tmp_path), "LOG": f"{tmp_path}/log"}
     variables |= {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHON": "python"}
-    done = subprocess.run(
-        [BASH, ROOT / "slurm" / name, *arguments],
-        env=os.environ | variables | environ, capture_output=True, text=True,
-    )  # fmt: skip
+    words = [BASH, ROOT / "slurm" / name, *arguments]
+    done = completed(words, env=os.environ | variables | environ)
     assert done.returncode == 0, done.stderr
     return (tmp_path / "log").read_text().splitlines(), done.stdout
 

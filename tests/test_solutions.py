@@ -11,7 +11,7 @@ import sys
 import numpy as np
 import pytest
 
-from conftest import ROOT
+from conftest import ROOT, completed
 from d2lpar.checks import answers, checker, solutions
 from d2lpar.checks.exercise import Exercise
 from d2lpar.grade import exchange
@@ -115,10 +115,7 @@ def test_a_new_exercise_is_laid_out_and_works(tmp_path):
     environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
 
     def said(*arguments):
-        done = subprocess.run(
-            [sys.executable, *arguments], env=environ, cwd=tmp_path,
-            capture_output=True, text=True,
-        )  # fmt: skip
+        done = completed([sys.executable, *arguments], env=environ, cwd=tmp_path)
         return done.stdout + done.stderr
 
     command = ["-m", "d2lpar", "new-exercise"]

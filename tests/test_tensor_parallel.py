@@ -86,10 +86,7 @@ LAYERS = {
     "linear of tokens": (lambda: made(nn.Linear, 12, 24), (2, 3, 12)),
     "no bias": (lambda: made(nn.Linear, 12, 12, bias=False), (5, 12)),
     "conv": (lambda: made(nn.Conv2d, 12, 24, 3, padding=1), (2, 12, 4, 5)),
-    "strided": (
-        lambda: made(nn.Conv2d, 12, 12, 3, stride=2, dilation=2),
-        (2, 12, 9, 8),
-    ),
+    "strided": (lambda: made(nn.Conv2d, 12, 12, 3, 2, dilation=2), (2, 12, 9, 8)),
 }
 
 
@@ -408,10 +405,8 @@ def hidden():
 
 
 def test_the_ring_hides_its_messages():
-    cluster = Cluster.of("4xA100", launch=0)
-    run = d2lpar.run(
-        hidden, world_size=4, backend="sim", cluster=cluster, device="meta"
-    )
+    where = {"cluster": Cluster.of("4xA100", launch=0), "device": "meta"}
+    run = d2lpar.run(hidden, world_size=4, backend="sim", **where)
     totals = run.timeline.totals(0)
     assert totals["sending"] > 1e-3
     assert run.elapsed == totals["compute"]

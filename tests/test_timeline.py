@@ -68,12 +68,6 @@ def test_events_are_sorted_and_counted(small):
     assert pickle.loads(pickle.dumps(small)).events == small.events
 
 
-def test_the_repr_is_one_line(small):
-    line = "Timeline: 2 ranks, 10 events, 50 us virtual, collectives by formula"
-    assert repr(small) == line
-    assert repr(Timeline([], 1)) == "Timeline: 1 rank, 0 events, 0 s virtual"
-
-
 TWIN = """\
 2 ranks, 10 events, 50 us virtual, collectives by formula; a column is 1 us
                 0         10 us     20 us     30 us     40 us     50 us
@@ -94,12 +88,14 @@ rank 1               -     10 us        40 us     20 us         -      20 us"""
 
 def test_the_text_twin_of_a_small_timeline(small):
     assert str(small) == TWIN
+    assert repr(small) == "Timeline: " + TWIN.partition(";")[0]
 
 
 def test_an_empty_timeline_has_a_text_too():
     lines = str(Timeline([], 2)).splitlines()
     assert lines[0] == "2 ranks, 0 events, 0 s virtual; a column is 1 us"
     assert lines[2:4] == ["rank 0 compute | |", "rank 1 compute | |"]
+    assert repr(Timeline([], 1)) == "Timeline: 1 rank, 0 events, 0 s virtual"
 
 
 @pytest.mark.parametrize("n", [1, 2, 16, 17, 64, 1024])
@@ -126,15 +122,9 @@ def test_totals_count_what_overlaps_once():
         Event(0, "comm dp", "broadcast", 6.0, 8.0),
     ]
     line = Timeline(events, 2)
-    assert line.totals(0) == {
-        "compute": 1.0,
-        "blocked": 0.0,
-        "transferring": 3.0,
-        "waiting": 0.0,
-        "sending": 0.0,
-        "receiving": 4.0,
-        "collective": 2.0,
-    }
+    some = {"compute": 1.0, "transferring": 3.0, "receiving": 4.0, "collective": 2.0}
+    none = {"blocked": 0.0, "waiting": 0.0, "sending": 0.0}
+    assert line.totals(0) == some | none
     assert sum(line.totals(1).values()) == 0
     assert line.busy(0) == 1 / 8 and line.busy(0, "recv") == 1 / 2
     assert line.busy(1) == 0 and Timeline([], 1).busy(0) == 0
@@ -150,11 +140,8 @@ def test_the_trace_read_back_is_the_timeline(small, tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["trace.json"]
     assert trace["otherData"] == {"clock": "virtual", "world_size": 2}
     events = trace["traceEvents"]
-    names = {
-        (e["name"], e["pid"], e["tid"]): e["args"].get("name")
-        for e in events
-        if e["ph"] == "M"
-    }
+    about = [e for e in events if e["ph"] == "M"]
+    names = {(e["name"], e["pid"], e["tid"]): e["args"].get("name") for e in about}
     assert names["process_name", 1, 0] == "rank 1"
     threads = {k[1:]: v for k, v in names.items() if k[0] == "thread_name"}
     assert [threads[0, tid] for tid in (1, 2, 3)] == ["compute", "recv", "comm"]
@@ -213,10 +200,9 @@ def test_slices_of_a_thread_never_overlap(tmp_path):
 
 
 def test_a_missing_folder_is_one_sentence(small, tmp_path):
-    with pytest.raises(ValueError) as error:
+    said = "There is no folder 'no/such' to write 'trace.json' in."
+    with pytest.raises(ValueError, match=said):
         small.to_chrome_trace("no/such/trace.json")
-    sentence = "There is no folder 'no/such' to write 'trace.json' in."
-    assert str(error.value) == sentence
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
@@ -283,7 +269,7 @@ def test_exposed_communication_is_shaded_over_all_rows_of_its_rank(hidden):
     assert boxes(figure.axes[0], colour) == [(4.0, 5.5, 0.0, 3.0)]
     assert "exposed for 1.5 s" in figure.axes[0].get_title(loc="left")
     assert "exposed communication 9%" in figure.alt
-    assert [t.get_text() for t in figure.legends[0].texts][-1] == "exposed"
+    assert legend_of(figure)[-1] == "exposed"
     usual = hidden.plot()
     assert boxes(usual.axes[0], colour) == [] and "exposed" not in usual.alt
     both = plots.compare_timelines({"a": hidden, "b": hidden}, exposed=True)
@@ -326,6 +312,14 @@ def test_small_counts_of_bytes_are_exact(count, text):
     assert show_bytes(count) == text
 
 
+def rows_of(axes):
+    return [label.get_text() for label in axes.get_yticklabels()]
+
+
+def legend_of(figure):
+    return [text.get_text() for text in figure.legends[0].get_texts()]
+
+
 def words(axes):
     return [text.get_text() for text in axes.texts if text.get_text()]
 
@@ -337,20 +331,12 @@ def arrows(axes):
 def test_a_picture_has_a_row_per_rank_and_stream(small):
     figure = small.plot()
     (axes,) = figure.axes
-    assert [label.get_text() for label in axes.get_yticklabels()] == [
-        "rank 0  compute",
-        "recv",
-        "comm",
-        "rank 1  compute",
-        "send",
-        "comm",
-    ]
+    rows = ["rank 0  compute", "recv", "comm", "rank 1  compute", "send", "comm"]
+    assert rows_of(axes) == rows
     assert sorted(words(axes)) == ["all_reduce", "all_reduce", "from 1", "mm", "to 0"]
     assert axes.get_xlabel() == "time (us, virtual)" and axes.get_xlim() == (0, 50)
-    (legend,) = figure.legends
-    kinds = [text.get_text() for text in legend.get_texts()]
     wanted = ["compute", "blocked", "transferring", "sending", "receiving"]
-    assert kinds == [*wanted, "AR all_reduce, by formula"]
+    assert legend_of(figure) == [*wanted, "AR all_reduce, by formula"]
 
 
 def test_few_messages_have_arrows_many_have_numbers():
@@ -385,8 +371,7 @@ def test_no_labels_overlap(n, steps):
 
 def test_at_64_ranks_every_eighth_has_a_name():
     (axes,) = ring(64, steps=4).plot().axes
-    names = [label.get_text() for label in axes.get_yticklabels()]
-    assert names == [f"rank {rank}" for rank in range(0, 64, 8)]
+    assert rows_of(axes) == [f"rank {rank}" for rank in range(0, 64, 8)]
     assert arrows(axes) == 0 and words(axes) == []
     (axes,) = ring(300, steps=1).plot().axes
     assert axes.get_title("left") == "300 ranks, 10 us virtual (one rank in 3 is drawn)"
@@ -567,8 +552,8 @@ def test_rows_in_which_nothing_lasts_are_left_out():
     ]
     line = Timeline(events, 2)
     (axes,) = line.plot().axes
-    rows = [label.get_text() for label in axes.get_yticklabels()]
-    assert rows == ["rank 0  compute", "rank 1  compute"] and arrows(axes) == 1
+    assert rows_of(axes) == ["rank 0  compute", "rank 1  compute"]
+    assert arrows(axes) == 1
     assert "send " not in str(line)
     assert words(axes) == ["F0", "F0"]
 
@@ -580,13 +565,11 @@ def test_the_legend_explains_letters_and_codes():
         Event(0, "comm", "all_gather", 0.0, 1.0, label="F0"),
         Event(0, "comm", "barrier", 1.0, 2.0),
     ]
-    (legend,) = Timeline(events, 1).plot().legends
-    texts = [text.get_text() for text in legend.get_texts()]
     passes = ["forward (F)", "weight gradient (W)"]
-    assert texts == [*passes, "AG all_gather, by formula", "collective, by formula"]
-    (legend,) = Timeline(events, 1, clock="measured").plot().legends
-    texts = [text.get_text() for text in legend.get_texts()]
-    assert texts == [*passes, "AG all_gather", "collective"]
+    formula = ["AG all_gather, by formula", "collective, by formula"]
+    assert legend_of(Timeline(events, 1).plot()) == [*passes, *formula]
+    measured = Timeline(events, 1, clock="measured").plot()
+    assert legend_of(measured) == [*passes, "AG all_gather", "collective"]
 
 
 def test_the_columns_of_the_legend_are_as_wide_as_their_entries():

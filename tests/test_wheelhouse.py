@@ -2,11 +2,10 @@
 
 import re
 import shutil
-import subprocess
 
 import pytest
 
-from conftest import ROOT
+from conftest import ROOT, completed
 
 pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
 FROZEN = "rich==15.0\ntorch==2.13.0+cpu\ntorchmetrics==1.8\nnvidia-nccl-cu13==2.28\n"
@@ -26,7 +25,7 @@ def test_the_installed_packages_without_torch(tmp_path):
     for name in ("installed", "grader", "site"):
         (tmp_path / name).touch()
     words = [f"VENV={tmp_path}", "--assume-old=pyproject.toml", "wheelhouse"]
-    done = subprocess.run(["make", *words], cwd=ROOT, capture_output=True, text=True)
+    done = completed(["make", *words], cwd=ROOT)
     assert done.returncode == 0, done.stderr
     assert "make run OFFLINE=1" in done.stdout
     wanted = (tmp_path / "wheels.txt").read_text()
@@ -43,9 +42,6 @@ def test_make_installs_from_the_folder_alone(offline, no_index, monkeypatch):
     for name in ("PIP_NO_INDEX", "PIP_FIND_LINKS"):
         monkeypatch.delenv(name, raising=False)
     show = "show: ; @echo [$$PIP_NO_INDEX] [$$PIP_FIND_LINKS]"
-    done = subprocess.run(
-        ["make", "-s", "--eval", show, "show", offline],
-        cwd=ROOT, capture_output=True, text=True,
-    )  # fmt: skip
+    done = completed(["make", "-s", "--eval", show, "show", offline], cwd=ROOT)
     folder = f"{ROOT}/wheelhouse" if no_index else ""
     assert done.stdout.strip() == f"[{no_index}] [{folder}]"
