@@ -2,6 +2,7 @@
 
 import inspect
 import math
+import re
 
 import pytest
 import torch
@@ -481,9 +482,10 @@ WRONG = {
 
 @pytest.mark.parametrize("text", WRONG)
 def test_wrong_arguments_get_one_clear_sentence(text):
-    with pytest.raises(d2lpar.RankError, match=text) as caught:
+    with pytest.raises(d2lpar.RankError) as caught:
         d2lpar.run(WRONG[text], world_size=3, backend="sim")
-    assert "ValueError" in str(caught.value)
+    said, _, _ = str(caught.value).partition(".py:")  # the line shown has the text, too
+    assert re.search(text, said) and "ValueError" in said
 
 
 def test_a_rank_outside_the_group_is_told():
