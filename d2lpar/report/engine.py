@@ -136,6 +136,7 @@ class Engine:
         self.rank, self.world_size = rank, world_size
         self.entries, self.events, self.warnings = [], [], []
         self.open = {}  # id -> Call, until waited for
+        self.works = {}  # id -> Work of these, where a script has GPUs
         self.belongings = []  # of a rank that is a thread; see SimulatedEngine
         self._seqs, self.called = {}, Counter()
         self._calls = self._batches = self._batch = self.groups_asked = 0
@@ -155,7 +156,15 @@ class Engine:
     def post(self, call):
         """Record the call and begin it; returns its Work."""
         self.enter(call)
-        return self.begin(call)
+        work = self.begin(call)
+        if self.gpus is not None and call.id in self.open:
+            self.works[call.id] = work
+        return work
+
+    def wait_for_all(self):
+        """Wait for all calls in flight, as a GPU does that has to be done with all."""
+        for work in list(self.works.values()):
+            work.wait()
 
     def enter(self, call):
         """The call is on record, and open."""
@@ -186,6 +195,7 @@ class Engine:
 
     def waited(self, call):
         """The rank knows that `call` is complete."""
+        self.works.pop(call.id, None)
         if self.open.pop(call.id, None) is not None:
             if call.source is not None:
                 self.entries.append(("source", call.id, call.source))

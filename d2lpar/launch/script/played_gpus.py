@@ -12,10 +12,12 @@ import sys
 from types import SimpleNamespace
 
 import torch
+import torch.distributed.distributed_c10d as c10d
 from torch.overrides import TorchFunctionMode
 
 from ...report.engine import is_users
-from ...sim.torch_private import current_engine
+from ...sim.patching import in_both
+from ...sim.torch_private import AllOf, current_engine
 
 CPU = torch.device("cpu")
 MEMORY = 80e9  # bytes of a GPU that the cluster does not describe
@@ -97,6 +99,10 @@ class PlayedGpus:
             self._peak = max(self._peak, meter.peak)
             meter.peak = meter.bytes
 
+    def plays_nccl(self):
+        """Has the script named NCCL, or nothing, which is the same here?"""
+        return "nccl" in (self.engine.asked or "nccl")
+
     def settle(self):
         """The rank's peak is that of the whole run."""
         if self._peak:
@@ -125,6 +131,8 @@ class OnHost(TorchFunctionMode):
         kwargs = kwargs or {}
         if kwargs.get("device") is not None:
             kwargs = {**kwargs, "device": self.gpus.host(kwargs["device"])}
+        if kwargs.get("pin_memory"):
+            kwargs = {**kwargs, "pin_memory": False}
         special = _SPECIAL.get(func)
         if special is not None:
             return special(self.gpus, func, *args, **kwargs)
@@ -175,7 +183,7 @@ def _device(gpus, func, *args, **kwargs):
 _SPECIAL = {torch.device: _device}
 _SPECIAL |= {torch.nn.functional.scaled_dot_product_attention: _attention}
 _SPECIAL |= {torch.Tensor.to: _to, torch.Tensor.cuda: _cuda, torch.Tensor.cpu: _cpu}
-_SPECIAL |= {torch.Tensor.pin_memory: _same, torch.Tensor.record_stream: _same}
+_SPECIAL |= {torch.Tensor.pin_memory: _same}
 
 
 class Event:
@@ -240,8 +248,23 @@ def _stream(gpus, *args, **kwargs):
     return Stream()
 
 
-def _caught_up(gpus, device=None):
+def _synchronize(gpus, device=None):
+    """The GPU has done all that it was asked for, and NCCL's calls are part of it."""
+    if gpus.plays_nccl():
+        gpus.engine.wait_for_all()
     gpus.engine.caught_up()
+
+
+def _one_work(usual):
+    """`batch_isend_irecv` of NCCL gives one Work for all of its messages."""
+
+    @functools.wraps(usual)
+    def batch_isend_irecv(p2p_op_list):
+        works, gpus = usual(p2p_op_list), mine()
+        one = gpus is not None and gpus.plays_nccl()
+        return [AllOf(works)] if one else works
+
+    return batch_isend_irecv
 
 
 def _choose(gpus, device):
@@ -284,7 +307,7 @@ _PLAYED = {
     "set_device_idx": _choose,
     "device": PlayedGpus.chosen,
     "device_index": PlayedGpus.chosen,
-    "synchronize": _caught_up,
+    "synchronize": _synchronize,
     "get_device_properties": PlayedGpus.about,
     "get_device_name": lambda gpus, device=None: gpus.about().name,
     "get_device_capability": _capability,
@@ -321,6 +344,8 @@ def changes():
                 yield holder, name, instead(function, name in _TOLD)
     for name, function in _TOLD_OF_GROUPS.items():
         yield torch.distributed, name, instead(function, to_the_script=True)
+    yield from in_both(torch.distributed, c10d, batch_isend_irecv=_one_work)
+    yield torch.Tensor, "record_stream", instead(_nothing, to_the_script=False)
     for name, played in _CLASSES.items():
         yield torch.cuda, name, lambda _, played=played: played
 

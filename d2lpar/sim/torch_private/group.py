@@ -125,7 +125,7 @@ class Group(dist.ProcessGroup):
 
     def _end_coalescing(self, device):
         works, self._coalesced = self._coalesced, None
-        return _AllOf(works)
+        return AllOf(works)
 
     _coalesced = None
 
@@ -236,7 +236,7 @@ class Group(dist.ProcessGroup):
 
     def allgather(self, outputs, inputs, opts=None):
         pairs = zip(outputs, inputs, strict=True)
-        return _AllOf([self._post("all_gather", [i], o) for o, i in pairs])
+        return AllOf([self._post("all_gather", [i], o) for o, i in pairs])
 
     def allgather_coalesced(self, output_lists, inputs, opts=None):
         columns = zip(*output_lists, strict=True)
@@ -247,11 +247,11 @@ class Group(dist.ProcessGroup):
 
     def all_gather_single_coalesced(self, outputs, inputs, opts=None):
         pairs = zip(outputs, inputs, strict=True)
-        return _AllOf([self.all_gather_single(o, i) for o, i in pairs])
+        return AllOf([self.all_gather_single(o, i) for o, i in pairs])
 
     def reduce_scatter(self, outputs, inputs, opts=None):
         pairs = zip(outputs, inputs, strict=True)
-        return _AllOf([self._post("reduce_scatter", i, [o], opts) for o, i in pairs])
+        return AllOf([self._post("reduce_scatter", i, [o], opts) for o, i in pairs])
 
     def reduce_scatter_single(self, output, input, opts=None):
         blocks = _parts(input, self.size())
@@ -259,7 +259,7 @@ class Group(dist.ProcessGroup):
 
     def reduce_scatter_single_coalesced(self, outputs, inputs, opts=None):
         pairs = zip(outputs, inputs, strict=True)
-        return _AllOf([self.reduce_scatter_single(o, i, opts) for o, i in pairs])
+        return AllOf([self.reduce_scatter_single(o, i, opts) for o, i in pairs])
 
     def alltoall(self, outputs, inputs, opts=None):
         return self._post("all_to_all", inputs, outputs)
@@ -300,7 +300,7 @@ class CallWork(dist.Work):
     _source_rank = source_rank
 
 
-class _AllOf(dist.Work):
+class AllOf(dist.Work):
     """Several works as one."""
 
     def __init__(self, works):

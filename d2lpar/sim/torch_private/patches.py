@@ -34,6 +34,7 @@ def watch_calls():
         (c10d, "_pickler", lambda usual: _for_cells(usual, by_value.Pickler)),
         (c10d, "_unpickler", lambda usual: _for_cells(usual, by_value.Unpacker)),
         (device_mesh, "new_group", _of_this_world),
+        (device_mesh, "init_process_group", lambda _: _already_joined),
         (torch.UntypedStorage, "resize_", _watched_resize),
         (torch.optim.Adam, "_init_group", _counting_on_host),
         (torch._C, "_get_accelerator", _of_this_rank),
