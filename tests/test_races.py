@@ -7,9 +7,11 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
+from typer.testing import CliRunner
 
 import d2lpar
 from d2lpar import MismatchError, RaceError
+from d2lpar.cli import main as cli
 from d2lpar.messages import start_exchange
 
 
@@ -252,3 +254,47 @@ def test_a_rank_that_makes_no_group_is_told():
     some = lambda: program() if dist.get_rank() % 2 == 0 else None
     with pytest.raises(MismatchError, match=r"rank 1 calls nothing where rank 0 calls"):
         d2lpar.run(some, world_size=4, backend="sim")
+
+
+# A script's GPUs: what NCCL does, and plain `run` does not
+
+ON_GPUS = """
+import sys
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+
+if sys.argv[1] == "mesh":
+    init_device_mesh("cuda", (2,))
+dist.init_process_group(sys.argv[2])
+r, x, y = dist.get_rank(), torch.ones(4).cuda(), torch.empty(4, pin_memory=True).cuda()
+if sys.argv[1] == "batch":
+    ends = [dist.P2POp(dist.irecv, y, 1 - r), dist.P2POp(dist.isend, x, 1 - r)]
+    dist.batch_isend_irecv(ends).pop().wait()
+    x.zero_()
+else:
+    y.copy_(x)
+    work = dist.all_reduce(y, async_op=True)
+    y.record_stream(torch.cuda.current_stream())
+    torch.cuda.synchronize()
+    y.sub_(1)
+print(y.tolist())
+"""
+
+
+@pytest.mark.parametrize("world", [["-n", "2"], ["-n", "2", "--gloo"]])
+@pytest.mark.parametrize("name", ["synchronize", "mesh", "batch"])
+def test_what_waits_in_a_script(name, world, tmp_path, monkeypatch):
+    """`synchronize` waits for all calls, and a batch of messages has one Work."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(ON_GPUS)
+    call = lambda *more: CliRunner().invoke(
+        cli.app, ["simulate", *world, "train.py", name, *more]
+    )
+    result = call("nccl")
+    assert result.exit_code == 0, result.stderr
+    assert "[rank 1] [1.0, 1.0, 1.0, 1.0]" in result.stdout
+    assert "never waited" not in result.stdout + result.stderr
+    if "--gloo" not in world:
+        result = call("gloo")  # whose messages are none of the GPU's
+        assert result.exit_code == 1 and "in flight" in result.stderr
