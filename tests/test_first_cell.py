@@ -85,9 +85,11 @@ def test_it_asks_pip_once_and_for_nothing_heavy(asked, capsys):
     )
 
 
+FURTHER = "chapters/further/04_messages"
 COLAB = {  # name: path that Colab has opened, origin of a copy, stamp, address
     "from GitHub": (github("ada/a.b"), None, "", f"{GIT}/ada/a.b@main"),
     "a branch": (github("ada/c", "v2/x"), None, "", f"{GIT}/ada/c@v2/x"),
+    "Further": (github("ada/c", "v2/x", FURTHER), None, "", f"{GIT}/ada/c@v2/x"),
     "a fork": (github("eve/c"), None, f"{GIT}/ada/c", f"{GIT}/eve/c@main"),
     "a version": (github("eve/c"), None, f"{GIT}/ada/c@v2", f"{GIT}/ada/c@v2"),
     "a hash": (github("eve/c"), None, "https://x/d.whl#sha256=1", "https://x/d.whl#sha256=1"),

@@ -15,7 +15,8 @@ except ImportError as missing:
         server = "http://{COLAB_JUPYTER_IP}:{KMP_TARGET_PORT}/api/sessions"
         with request.urlopen(server.format(**os.environ), timeout=10) as reply:
             opened = parse.unquote(reply.read().decode())
-        github = r"(https://github\.com/[\w.-]+/[\w.-]+)/blob/([\w./-]+)/\w+/\d\d_"
+        github = r"(https://github\.com/[\w.-]+/[\w.-]+)/blob/([\w./-]+?)"
+        github += r"/(?:chapters/further|\w+)/\d\d_"
         found = re.search(github, opened)
         if not found:
             from google.colab import _message
