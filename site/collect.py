@@ -155,19 +155,16 @@ def cover():
     raise ValueError("Chapter 00 has no picture of gather and ring.")
 
 
-def pages_of(folder, beside="-"):
-    """The toctree lines of the notebooks of a folder; behind each, the one `beside`."""
-    lines = []
-    for path in sorted((ROOT / folder).glob("*.ipynb")):
-        both = path, path.parent / beside / path.name
-        lines += [p.relative_to(ROOT).with_suffix("") for p in both if p.is_file()]
-    return "\n".join(map(Path.as_posix, lines))
+def pages_of(*folders):
+    """The toctree lines of the notebooks of these folders, by name."""
+    lines = [f"{f}/{path.stem}" for f in folders for path in (ROOT / f).glob("*.ipynb")]
+    return "\n".join(sorted(lines, key=lambda line: line.rpartition("/")[2]))
 
 
 def built():
     """A section for each module that a chapter shows, in the order of the course."""
     sections, seen = [], set()
-    for name in pages_of(notebooks.CORE, "further").split():
+    for name in pages_of(notebooks.CORE, notebooks.FURTHER).split():
         path = ROOT / f"{name}.ipynb"
         shown = filter(inline_code.is_marked, notebooks.read(path)["cells"])
         modules = dict.fromkeys(inline_code.module_of(c["source"]) for c in shown)
@@ -192,7 +189,7 @@ def filled(text):
         "glossary": lambda: glossary.table(
             glossary.rows((ROOT / "chapters").glob("*.ipynb")), "chapters/"
         ),
-        "chapters": lambda: pages_of("chapters", "further"),
+        "chapters": lambda: pages_of(notebooks.CORE, notebooks.FURTHER),
         "exercises": lambda: pages_of("exercises"),
     }
     return re.sub(r"\{\{ ([a-z ]+) \}\}", lambda m: blanks[m[1]](), text)

@@ -18,13 +18,13 @@ BUDGET = {
     "bench": 1_007,
     "d2lpar": 1_448,
     "d2lpar/allreduce": 1_018,
-    "d2lpar/checks": 2_908,
+    "d2lpar/checks": 2_905,
     "d2lpar/cli": 1_773,
     "d2lpar/experts": 510,
     "d2lpar/failures": 940,
     "d2lpar/grade": 2_477,
     "d2lpar/hybrid": 913,
-    "d2lpar/launch": 4_512,
+    "d2lpar/launch": 4_492,
     "d2lpar/mesh": 805,
     "d2lpar/network_partition": 501,
     "d2lpar/pipeline": 1_419,
@@ -36,14 +36,14 @@ BUDGET = {
     "d2lpar/sim": 4_517,
     "d2lpar/tensor_parallel": 586,
     "pictures": 167,
-    "site": 892,
+    "site": 889,
     "solutions": 12_523,
-    "tests": 26_695,
+    "tests": 26_697,
     "tests/colab": 80,
     "tests/pretend": 1_654,
 }
-PACKAGE = 31_762  # the rooms of d2lpar/
-EVERYTHING = 76_426
+PACKAGE = 31_739  # the rooms of d2lpar/
+EVERYTHING = 76_402
 FOLDERS = "authoring bench d2lpar pictures site solutions tests".split()
 
 

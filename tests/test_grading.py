@@ -247,10 +247,9 @@ def grade_the_class(folder):
                 right = "".join(cell["source"]).replace("exposed(", "exposed_well(", 1)
                 cell["source"] = f"{right}\n{answer}"
         hand_in(folder / "in", student, cells)
-    for student in [*RIGHT, "L" * 250, "=cmd()"]:
-        hand_in(folder / "in", student, two_exercises()["cells"])
-    for student in LOST:
-        hand_in(folder / "in", student, [{"cell_type": "code", "source": "1"}])
+    whole, lost = two_exercises()["cells"], [{"cell_type": "code", "source": "1"}]
+    for student in [*RIGHT, "L" * 250, "=cmd()", *LOST]:
+        hand_in(folder / "in", student, lost if student in LOST else whole)
     (folder / "in" / "odd").mkdir()
     text = json.dumps({"cells": odd(), "metadata": None})
     (folder / "in" / "odd" / "x.ipynb").write_text(text)
@@ -259,9 +258,9 @@ def grade_the_class(folder):
         patch.setattr(grading, "CELL", 60.0)  # a busy machine starts ranks slowly
         patch.setattr(process, "run", functools.partial(impatiently, process.run))
         patch.setattr(tempfile, "tempdir", str(folder))
-        arguments = [folder / "in", "--jobs", 3, "--csv", folder / "out.csv"]
-        arguments += ["--feedback", folder / "told", "--memory", 4]
-        arguments += ["--solutions", folder / "mine"]
+        arguments = [folder / "in", "--jobs", 3, "--memory", 4]
+        arguments += ["--csv", folder / "out.csv", "--solutions", folder / "mine"]
+        arguments += ["--feedback", folder / "told"]
         result = CliRunner().invoke(cli.app, ["grade", *map(str, arguments)])
     assert result.exit_code == 0, result.output
     Path(f"{folder}.said").write_bytes(pickle.dumps((files, result.output)))
@@ -391,7 +390,7 @@ def test_without_bubblewrap_the_line_says_why(monkeypatch):
 def test_feedback_holds_the_report(graded):
     text = (graded[1] / "told" / "wrong_10_sharding.md").read_text(encoding="utf-8")
     assert text.startswith("# wrong, 10_sharding: 4 of 7 points")
-    assert re.search(r"wrong in \d+ of \d+ calls|right in (\d+) of \1 calls", text)
+    assert re.search(r"right in (\d+) of \1 calls", text)
     assert len(list((graded[1] / "told").iterdir())) == 31
 
 

@@ -290,6 +290,21 @@ def test_spawn_workers_and_signals_are_mapped(folder):
 # Torch's own parallel training
 
 
+MODEL = """
+import torch
+
+class Net(torch.nn.Sequential):
+    def __init__(self):
+        torch.manual_seed(0)
+        super().__init__(torch.nn.Linear(8, 16), torch.nn.Linear(16, 1))
+
+def data():
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(8, 8, generator=generator)
+    return x, x.sum(1, keepdim=True)
+"""
+
+
 def test_ddp_trains_as_one_device_does_and_tells_bytes_and_memory(folder):
     parts = script(
         """
@@ -308,24 +323,12 @@ def test_ddp_trains_as_one_device_does_and_tells_bytes_and_memory(folder):
         assert torch.equal(state["0.weight"], net.module[0].weight)
         dist.destroy_process_group()
         """,
-        model="""
-        import torch
-
-        class Net(torch.nn.Sequential):
-            def __init__(self):
-                torch.manual_seed(0)
-                super().__init__(torch.nn.Linear(8, 16), torch.nn.Linear(16, 1))
-
-        def data():
-            generator = torch.Generator().manual_seed(1)
-            x = torch.randn(8, 8, generator=generator)
-            return x, x.sum(1, keepdim=True)
-        """,
+        model=MODEL,
     )
     result = call(folder, "--cluster", "4xA100", "--timeline", "t.html", **parts)
     assert result.exit_code == 0, result.output
     namespace = {}
-    exec(textwrap.dedent(parts["model"]), namespace)
+    exec(MODEL, namespace)
     net, (x, y) = namespace["Net"](), namespace["data"]()
     for _ in range(3):
         net.zero_grad()

@@ -46,7 +46,8 @@ class Napkin(Exercise):
                 text = ", ".join(f"{name} = {x:,.6g}" for name, x in given.items())
                 yield Case(1, text, [tuple(given.values())], [truth(**given)], given)
 
-        self.boundaries(**{f"least_{name}": _at(name, 0, self) for name in self.draws})
+        at = lambda name: lambda case: case.facts[name] == self.draws[name][0]
+        self.boundaries(**{f"least_{name}": at(name) for name in self.draws})
         return truth
 
     def forgot(self, **edits):
@@ -61,7 +62,3 @@ def _drawn(rng, k, least, most):
         return (least, most)[k]
     number = least * (most / least) ** rng.random()
     return round(number) if isinstance(least, int) else float(f"{number:.3g}")
-
-
-def _at(name, end, exercise):
-    return lambda case: case.facts[name] == exercise.draws[name][end]

@@ -156,10 +156,6 @@ def _cpu(gpus, func, tensor, *args, **kwargs):
     return out.clone() if out is tensor else out
 
 
-def _same(gpus, func, tensor, *args, **kwargs):
-    return tensor
-
-
 def _attention(gpus, func, query, key, value, *args, **kwargs):
     """Each rank's heads on their own: on the host torch knows no attention of DTensors.
 
@@ -169,9 +165,8 @@ def _attention(gpus, func, query, key, value, *args, **kwargs):
     if layout is None or any(p.is_shard() and p.dim > 1 for p in layout):
         return func(query, key, value, *args, **kwargs)
     local = (x.redistribute(placements=layout).to_local() for x in (query, key, value))
-    return type(query).from_local(
-        func(*local, *args, **kwargs), query.device_mesh, layout
-    )
+    out = func(*local, *args, **kwargs)
+    return type(query).from_local(out, query.device_mesh, layout)
 
 
 def _device(gpus, func, *args, **kwargs):
@@ -183,7 +178,7 @@ def _device(gpus, func, *args, **kwargs):
 _SPECIAL = {torch.device: _device}
 _SPECIAL |= {torch.nn.functional.scaled_dot_product_attention: _attention}
 _SPECIAL |= {torch.Tensor.to: _to, torch.Tensor.cuda: _cuda, torch.Tensor.cpu: _cpu}
-_SPECIAL |= {torch.Tensor.pin_memory: _same}
+_SPECIAL |= {torch.Tensor.pin_memory: lambda gpus, func, tensor, *_, **__: tensor}
 
 
 class Event:
@@ -244,10 +239,6 @@ def _nothing(gpus, *args, **kwargs):
     return None
 
 
-def _stream(gpus, *args, **kwargs):
-    return Stream()
-
-
 def _synchronize(gpus, device=None):
     """The GPU has done all that it was asked for, and NCCL's calls are part of it."""
     if gpus.plays_nccl():
@@ -267,10 +258,6 @@ def _one_work(usual):
     return batch_isend_irecv
 
 
-def _choose(gpus, device):
-    gpus.choose(device)
-
-
 def _free(gpus, device=None):
     whole = gpus.about().total_memory
     return whole - gpus.memory("bytes"), whole
@@ -279,14 +266,6 @@ def _free(gpus, device=None):
 def _capability(gpus, device=None):
     about = gpus.about()
     return about.major, about.minor
-
-
-def _holds(gpus, device=None):
-    return gpus.memory("bytes")
-
-
-def _held(gpus, device=None):
-    return gpus.memory("peak")
 
 
 # What the script itself is told; torch, which would go on and call CUDA, is not.
@@ -302,9 +281,6 @@ _TOLD_OF_GROUPS = {
     "get_default_backend_for_device": lambda gpus, device: "nccl",
 }
 _PLAYED = {
-    "set_device": _choose,
-    "set_device_index": _choose,
-    "set_device_idx": _choose,
     "device": PlayedGpus.chosen,
     "device_index": PlayedGpus.chosen,
     "synchronize": _synchronize,
@@ -321,11 +297,15 @@ _PLAYED = {
     "version": lambda gpus: (0, 0, 0),  # NCCL's
     "is_current_stream_capturing": lambda gpus: False,
 }
-_PLAYED |= dict.fromkeys(("memory_allocated", "memory_reserved"), _holds)
-_PLAYED |= dict.fromkeys(("max_memory_allocated", "max_memory_reserved"), _held)
+_CHOOSES = "set_device", "set_device_index", "set_device_idx"
+_PLAYED |= dict.fromkeys(_CHOOSES, lambda gpus, device: gpus.choose(device) and None)
+for what in ("allocated", "reserved"):
+    _PLAYED[f"memory_{what}"] = lambda gpus, device=None: gpus.memory("bytes")
+    _PLAYED[f"max_memory_{what}"] = lambda gpus, device=None: gpus.memory("peak")
 _RESETS = "reset_peak_memory_stats", "reset_max_memory_allocated"
 _PLAYED |= dict.fromkeys(_RESETS, PlayedGpus.forget_peak)
-_PLAYED |= dict.fromkeys(("current_stream", "default_stream"), _stream)
+_STREAMS = "current_stream", "default_stream"
+_PLAYED |= dict.fromkeys(_STREAMS, lambda gpus, *_, **__: Stream())
 _INDEX = "current_device", "current_device_index", "current_device_idx"
 _PLAYED |= dict.fromkeys(_INDEX, lambda gpus: gpus.current)
 _IGNORED = "empty_cache", "empty_host_cache", "ipc_collect", "init", "manual_seed"
