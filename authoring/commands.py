@@ -39,7 +39,7 @@ def sync(chapters: Chapters = None):
 
     console = Console(highlight=False, soft_wrap=True)
     for path in _writable(chapters):
-        notebook = notebooks.read(path)
+        notebook, name = notebooks.read(path), f"{notebooks.label(path)}.ipynb"
         try:
             changed = inline_code.sync(notebook)
             changed += glossary.sync(notebook, notebooks.find())
@@ -48,13 +48,13 @@ def sync(chapters: Chapters = None):
                 further = notebooks.further(path)
                 changed += minutes.sync(notebook, notebooks.read(exercises), further)
         except ValueError as error:
-            raise Refused(f"{path.name}: {error}") from None
+            raise Refused(f"{name}: {error}") from None
         for old, new in changed:
-            console.print(Text(difference(old, new, notebooks.label(path))))
+            console.print(Text(difference(old, new, name)))
         if changed:
             notebooks.write(path, notebook)
         cells = "1 cell" if len(changed) == 1 else f"{len(changed)} cells"
-        console.print(f"{path.name}: {cells} changed")
+        console.print(f"{name}: {cells} changed")
     for path in minutes.tables(notebooks.repository()):
         console.print(f"{path.name}: minutes changed")
 

@@ -75,6 +75,13 @@ def test_run_of_one_chapter_in_another_world(course):
     assert "gloo, 4 ranks" in result.stdout
 
 
+def test_run_leaves_further_parts_out_unless_asked(course):
+    save(course / "chapters" / "further" / "00_good.ipynb", code("1"))
+    assert "further" not in invoke("run", "00").stdout
+    said = invoke("run", "00", "--further").stdout
+    assert " 2 of  2  further/00_good" in said and "2 of 2 passed" in said
+
+
 def test_execute_writes_outputs_and_leaves_a_failing_chapter(course):
     bad = course / "chapters" / "01_bad.ipynb"
     before = bad.read_bytes()
