@@ -17,7 +17,7 @@ messages scatter data_parallel overlap parameter_server shared/model_zoo
 shared/footprint allreduce/algorithms allreduce/costs allreduce/shared_memory
 allreduce/half sharding/zero sharding/checkpoint network_partition/part
 network_partition/layers network_partition/balance tensor_parallel/products
-tensor_parallel/trips pipeline/execution pipeline/delayed pipeline/replicated
+tensor_parallel/trips pipeline/execution pipeline/delayed
 hybrid/weird_trick hybrid/domain hybrid/split_choice mesh/model mesh/grid
 mesh/gpt_parts mesh/costs mesh/pipeline planning/search planning/memory
 sequence/ulysses experts/layer experts/nodes failures/reliability failures/saving
@@ -82,6 +82,13 @@ def cell(body):
 UNSHOWN = {("allreduce/shared_memory", "Board")}
 ALIKE = ("to_sequence",)  # what `to_heads` shows, the other way
 UNSHOWN |= {("sequence/ulysses", name) for name in ALIKE}
+# the pipeline's plumbing, of which chapter 13 gives the ideas
+UNSHOWN |= {
+    ("pipeline/execution", name)
+    for name in "Mail PipeDream form_changed form_of note_of receiver".split()
+}
+UNSHOWN |= {("pipeline/execution", "stages_by_number")}
+UNSHOWN |= {("pipeline/delayed", name) for name in ("convolution", "delay_weights")}
 
 
 def shown_in(path):
