@@ -59,7 +59,7 @@ WORDS = "word " * 1500  # ten minutes
 )
 def test_the_rule(cells, core, further):
     found = minutes.estimate(lesson(*cells), EXERCISES)
-    assert found == (core, further, 80)
+    assert found == (core, further, 90)
 
 
 def test_outputs_count_and_folded_cells_do_not():
@@ -76,10 +76,10 @@ def test_outputs_count_and_folded_cells_do_not():
 def test_sync_writes_the_line_of_the_first_cell():
     notebook = lesson((WORDS, "markdown"), (f"# Further\n\n{WORDS}", "markdown"))
     ((_, new),) = minutes.sync(notebook, EXERCISES)
-    line = "10 minutes to read, 10 more for *Further*, GPUs and the sources, 80 for the"
+    line = "10 minutes to read, 10 more for *Further*, GPUs and the sources, 90 for the"
     assert f"**Time:** {line} exercises." in new
     assert minutes.sync(notebook, EXERCISES) == []
-    assert minutes.told(notebook) == (10, 10, 80)
+    assert minutes.told(notebook) == (10, 10, 90)
     with pytest.raises(ValueError, match="no line"):
         minutes.told(lesson())
 
