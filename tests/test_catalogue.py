@@ -1,5 +1,6 @@
 """Points and minutes: in the cells' metadata, and the same wherever they are told."""
 
+import ast
 import re
 import shutil
 
@@ -28,6 +29,22 @@ def test_a_chapter_in_two_parts_can_be_finished(path):
     core, further = notebooks.read(ROOT / "chapters" / path.name), notebooks.read(path)
     assert max(len(part["cells"]) for part in (core, further)) <= 90
     assert minutes.told(core).core <= 75
+
+
+def prepares(cell):
+    """Whether a code cell is plumbing: it imports, or it draws with pyplot."""
+    tree = ast.parse(cell["source"]).body
+    imports = all(isinstance(line, ast.Import | ast.ImportFrom) for line in tree)
+    return imports or bool(
+        re.search(r"\bplt\.|^d2lpar.defaults|@title", cell["source"], re.M)
+    )
+
+
+@pytest.mark.parametrize("path", FURTHER, ids=lambda path: path.stem)
+def test_at_most_15_percent_of_a_core_is_plumbing(path):
+    cells = notebooks.read(ROOT / "chapters" / path.name)["cells"]
+    code = [cell for cell in cells if cell["cell_type"] == "code"]
+    assert sum(map(prepares, code)) <= 0.15 * len(code)
 
 
 def lesson(*cells):

@@ -14,7 +14,6 @@ import d2lpar
 from conftest import Takes
 from d2lpar.pipeline import PipeDream, Pipeline, lines, schedule
 from d2lpar.pipeline.delayed import LINEAR, Delayed, delay_weights
-from d2lpar.pipeline.replicated import Replicated
 from d2lpar.pipeline.schedule import Action, make, needs, parse, simulate
 from d2lpar.sim.cluster import Cluster
 
@@ -88,8 +87,7 @@ def on_ranks(made, N, steps, frozen=(), adam=False, recompute=False):
     mine = sorted({action.stage for action in made.ranks[r]})
     all_layers = layers(made.stages, frozen=frozen)
     modules = nn.ModuleDict({str(stage): all_layers[stage] for stage in mine})
-    kind = Replicated if made.copies > 1 else Pipeline
-    pipeline = kind(made, list(modules.values()), squares, recompute=recompute)
+    pipeline = Pipeline(made, list(modules.values()), squares, recompute=recompute)
     return trained(modules, pipeline.step, N, steps, adam)
 
 
@@ -137,7 +135,6 @@ def test_and_on_real_processes(name, p):
 
 FEW = {1: (1, 3), 2: (1, 5), 3: (2, 7), 4: (8,), 8: (9,)}  # micro-batches
 CASES = [(name, p, m) for name in TODAY for p in FEW for m in FEW[p]]
-CASES += [("dualpipe", p, m) for p in (2, 4, 8) for m in FEW[p]]
 
 
 @pytest.mark.parametrize(("name", "p", "m"), CASES)
@@ -145,7 +142,7 @@ def test_schedules_of_today_train_as_one_device(name, p, m):
     check(make(name, p, m), m + 2, 2)
 
 
-@pytest.mark.parametrize("name", [*TODAY, "dualpipe"])
+@pytest.mark.parametrize("name", TODAY)
 def test_schedules_of_today_on_real_processes(name):
     check(make(name, 2, 5), 7, 2, "gloo")
 
@@ -161,37 +158,6 @@ def test_schedules_of_today_on_real_processes(name):
 )
 def test_schedules_that_are_found_or_read_train_as_one_device(made):
     check(made, made.m + 1, 2)
-
-
-# Copies of a stage
-
-
-def test_copies_with_adam_frozen_weights_and_recomputed_activations():
-    check(make("dualpipe", 4, 8), 9, 3, recompute=True, frozen=(1,), adam=True)
-
-
-def without_clearing(made):
-    modules = layers(made.p)
-    mine = sorted({action.stage for action in made.ranks[dist.get_rank()]})
-    modules = [modules[stage] for stage in mine]
-    pipeline = Replicated(made, modules, squares)
-    pipeline.step(*batch(8))
-    pipeline.step(*batch(9))
-    return dict(
-        zip(mine, ([p.grad for p in x.parameters()] for x in modules), strict=True)
-    )
-
-
-def test_gradients_of_copies_add_up_over_steps_as_any_gradients():
-    run = d2lpar.run(without_clearing, make("dualpipe", 4, 8), world_size=4)
-    model = nn.Sequential(*layers(4))
-    for N in (8, 9):
-        one_step(model, *batch(N))
-    for found in run.results:
-        assert len(found) == 2
-        for stage, gradients in found.items():
-            its = [p.grad for p in model[stage].parameters()]
-            torch.testing.assert_close(gradients, its, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("name", ["1f1b", "zb-h1"])

@@ -1,7 +1,7 @@
 """Pipelines: every rank has some layers, and micro-batches flow through all of them.
 
 `schedule` says who does what in which order, `execution` does it; `delayed` splits the
-backward pass in two, `replicated` sums over the two copies of DualPipe's stages.
+backward pass in two.
 """
 
 from .execution import (

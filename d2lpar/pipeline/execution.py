@@ -36,10 +36,8 @@ class Pipeline:
     After `step`, each parameter has the gradient of the mean loss over N rows.
     """
 
-    copies = 1  # ranks that may have the same stage
-
     def __init__(self, schedule, stages, loss, group=None, recompute=False):
-        self.stages = stages_by_number(schedule, stages, group, self.copies)
+        self.stages = stages_by_number(schedule, stages, group)
         self.schedule, self.loss, self.recompute = schedule, loss, recompute
         self.row = schedule.ranks[dist.get_rank(group)]
         self.last, self.mail = schedule.stages - 1, Mail(schedule, group)
@@ -110,9 +108,9 @@ class Pipeline:
         return self.total
 
 
-def stages_by_number(schedule, modules, group=None, copies=1):
+def stages_by_number(schedule, modules, group=None):
     """Return {stage: module} of this rank; ValueError if they do not fit."""
-    validate(schedule, copies)
+    validate(schedule, copies=1)
     n, r = dist.get_world_size(group), dist.get_rank(group)
     if schedule.p != n:
         text = f"The schedule has rows for {schedule.p} ranks, and there are"

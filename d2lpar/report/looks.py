@@ -35,6 +35,7 @@ WORDS = {"waiting": "in a call, wire unseen"} | {
 WORDS |= {code: f"{code} {name}" for name, code in CODES.items()}
 BESIDE = {"loc": "upper left", "bbox_to_anchor": (1.01, 1), "borderaxespad": 0}
 BESIDE |= {"frameon": False}  # of a legend
+TILES = "#E69F00", "#56B4E9", "#009E73", "#F0E442"  # of devices A to D
 INK = dict.fromkeys(("compute", "RS", "AR", "collective"), "white")
 
 
@@ -76,3 +77,21 @@ def picture_class():
             return data, {"image/png": {"alt": self.alt}}
 
     return Picture
+
+
+def canvas(width, height, right, top, left=0.0, bottom=0.0):
+    """Return axes without lines on a figure of `width` x `height` inches."""
+    import matplotlib.pyplot as plt
+
+    ax = plt.figure(figsize=(width, height)).add_axes((0, 0, 1, 1))
+    ax.set(xlim=(left, right), ylim=(bottom, top), aspect="equal")
+    ax.axis("off")
+    return ax
+
+
+def tile(ax, x, y, width, height, device, text=None, size=9):
+    """Draw a box in the colour of a device, 0 for A to 3 for D."""
+    box = ax.bar(x, height, width, y, align="edge", color=TILES[device], ec="black")
+    box[0].set_linewidth(0.6)
+    at = {"ha": "center", "va": "center", "size": size}
+    ax.text(x + width / 2, y + height / 2, text or "ABCD"[device], **at)

@@ -13,8 +13,7 @@ def validate(schedule, copies=None):
     """
     if copies and schedule.copies > copies:
         text = f"Its stages have {schedule.copies} copies, whose gradients must be"
-        text += " summed. Execute it with d2lpar.pipeline.replicated.Replicated,"
-        raise ScheduleError("home", f"{text} or use one without copies.")
+        raise ScheduleError("home", f"{text} summed. Use one without copies.")
     if not schedule.ranks or not any(schedule.ranks):
         raise ScheduleError("complete", "There is no action in this schedule.")
     _check_numbers(schedule)
