@@ -174,10 +174,10 @@ def recursive_doubling_allreduce(tensor, group=None):
 # Halve what is left, then double it again.  Chunks that a rank works on:
 #
 #     step   rank 0    rank 1    rank 2    rank 3
-#     0      01        01        23        23        with r^2, gives the others
-#     1      0         1         2         3         with r^1: complete
-#     2      01        01        23        23        with r^1
-#     3      0123      0123      0123      0123      with r^2
+#     0      01        01        23        23        with r xor 2, gives others
+#     1      0         1         2         3         with r xor 1: complete
+#     2      01        01        23        23        with r xor 1
+#     3      0123      0123      0123      0123      with r xor 2
 def halving_doubling_allreduce(tensor, group=None):
     """`tensor` of every rank is the sum over ranks: few rounds and few bytes.
 
