@@ -100,7 +100,12 @@ def test_the_paths_that_a_machine_proves_pass_on_two_gpus():
 # What a hand may do to a chapter: (chapter, what is right, what is not, what is said)
 SLIPS = [
     ("02", "x = build().to(device), torch", "x = build(), torch", "two devices"),
-    ("08", "    torch.cuda.synchronize()\n    done", "    done", "does not wait"),
+    (
+        "further/08",
+        "    torch.cuda.synchronize()\n    done",
+        "    done",
+        "does not wait",
+    ),
 ]
 
 
