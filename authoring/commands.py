@@ -47,6 +47,8 @@ def sync(chapters: Chapters = None):
             if path.parent.name == "chapters" and exercises.is_file():
                 further = notebooks.further(path)
                 changed += minutes.sync(notebook, notebooks.read(exercises), further)
+            elif path.parent.name == "solutions":
+                changed += minutes.heads(notebook)
         except ValueError as error:
             raise Refused(f"{name}: {error}") from None
         for old, new in changed:

@@ -20,6 +20,9 @@ from . import inline_code
 WORD, LINE, LIBRARY, OUTPUT = 1 / 150, 4 / 60, 20 / 60, 15 / 60  # minutes
 APART = {"Further", "On one GPU", "On real GPUs", "What the sources say"}
 LISTS = ("In other words", "Exercises", "References", "Appendix")
+ROW = re.compile(r"(?m)^- \*\*(\d\d\.\d) (?:.|\n  )*$")  # of the list in a summary
+EFFORT = re.compile(r" \*\(\d+ minutes[^)]*\)\*$")
+HEAD = re.compile(r"^(## (\d\d\.\d) .+\n\n\*[^*]+\*)(?: \(\d+ minutes[^)]*\))?")
 SHORT = ["00", "03", "04", "05", "06", "07", "12", "13"]
 TOLD = re.compile(r"(?m)^\*\*Time:\*\* .*$")
 
@@ -92,11 +95,39 @@ def told(chapter):
 
 
 def sync(chapter, exercises, further=None):
-    """The first cell says what the rule says.  Returns [(old, new)] of its source."""
-    cell = chapter["cells"][0]
-    new = TOLD.sub(line(estimate(chapter, exercises, further)), cell["source"])
-    old, cell["source"] = cell["source"], new
-    return [(old, new)] if new != old else []
+    """The first cell and the list of exercises say what the rule says, easiest first.
+
+    Returns [(old, new)] of the sources of cells.
+    """
+    known = {each.name: each for each in catalogue.listed(exercises)}
+    changed = []
+    for cell in chapter["cells"]:
+        old = cell["source"]
+        rows = [m for m in ROW.finditer(old) if m[1] in known]
+        told = [f"{EFFORT.sub('', m[0])} *({known[m[1]].effort})*" for m in rows]
+        ranks = [(not known[m[1]].short, known[m[1]].minutes, m[1]) for m in rows]
+        told = [row for _, row in sorted(zip(ranks, told, strict=True))]
+        for row, new in reversed([*zip(rows, told, strict=True)]):
+            start, stop = row.span()
+            cell["source"] = cell["source"][:start] + new + cell["source"][stop:]
+        if cell is chapter["cells"][0]:
+            now = line(estimate(chapter, exercises, further))
+            cell["source"] = TOLD.sub(now, cell["source"])
+        if cell["source"] != old:
+            changed.append((old, cell["source"]))
+    return changed
+
+
+def heads(exercises):
+    """Every exercise says below its heading what it takes, as the list does."""
+    known, changed = {each.name: each for each in catalogue.listed(exercises)}, []
+    for cell in exercises["cells"]:
+        old = cell["source"]
+        effort = lambda m: f"{m[1]} ({known[m[2]].effort}.)"
+        if cell["cell_type"] == "markdown":
+            cell["source"] = HEAD.sub(effort, old)
+            changed += [(old, cell["source"])] * (cell["source"] != old)
+    return changed
 
 
 def tables(root):

@@ -192,3 +192,12 @@ def test_what_lacks_its_minutes_is_named():
         cell["metadata"].pop("d2lpar", None)
     with pytest.raises(ValueError, match="05.1 has no points or no minutes"):
         catalogue.listed(book)
+
+
+@EACH
+def test_the_short_path_takes_at_most_45_minutes_of_a_chapters_exercises(path):
+    exercises = notebooks.read(ROOT / "exercises" / path.name)
+    short = [each for each in catalogue.listed(exercises) if each.short]
+    assert bool(short) == (path.stem[:2] in minutes.SHORT)
+    assert sum(each.minutes for each in short) <= 45
+    assert minutes.heads(exercises) == []

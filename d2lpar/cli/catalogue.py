@@ -1,7 +1,8 @@
 """What exercises there are: kind, points, and minutes that they take.
 
 They stand in the notebooks of `exercises/`: the points in the metadata of a check's
-cell as nbgrader wants them, the minutes beside them as `{"d2lpar": {"minutes": 15}}`.
+cell as nbgrader wants them, the minutes beside them as `{"d2lpar": {"minutes": 15}}`,
+with `"short": true` where the short path asks for the exercise.
 """
 
 import re
@@ -19,6 +20,12 @@ class Listed:
     kind: str
     points: int
     minutes: int
+    short: bool
+
+    @property
+    def effort(self):
+        """What a student sees: "15 minutes, short path"."""
+        return f"{self.minutes} minutes" + ", short path" * self.short
 
 
 def listed(notebook):
@@ -33,10 +40,10 @@ def listed(notebook):
         grading = cell["metadata"].get("nbgrader", {})
         if grading.get("grade"):
             name = "{}.{}".format(*grading["grade_id"].split("-")[:2])
-            minutes = cell["metadata"].get("d2lpar", {}).get("minutes")
-            if not grading["points"] or not minutes:
+            ours = cell["metadata"].get("d2lpar", {})
+            if not grading["points"] or not ours.get("minutes"):
                 raise ValueError(f"{name} has no points or no minutes in its metadata.")
-            marks[name] = grading["points"], minutes
+            marks[name] = grading["points"], ours["minutes"], ours.get("short", False)
     if list(heads) != list(marks):
         raise ValueError(f"headings {list(heads)}, but checks {list(marks)}.")
     return [Listed(name, *heads[name], *marks[name]) for name in heads]
