@@ -103,9 +103,9 @@ def test_words_have_a_sentence_and_a_hint():
 LAID_OUT = """
 import d2lpar
 from d2lpar.checks import answers, checker
-official = answers.of("13.5").make(), None
-for answer, mistake in [official, *checker.find("13.5").answers()]:
-    print(d2lpar.check("13.5", answer).mistake == mistake)
+official = answers.of("13.6").make(), None
+for answer, mistake in [official, *checker.find("13.6").answers()]:
+    print(d2lpar.check("13.6", answer).mistake == mistake)
 """
 
 
@@ -119,9 +119,9 @@ def test_a_new_exercise_is_laid_out_and_works(tmp_path):
         return done.stdout + done.stderr
 
     command = ["-m", "d2lpar", "new-exercise"]
-    assert "solutions/ex_13_5.py" in said(*command, "13.5", "Left", "left_of")
+    assert "solutions/ex_13_6.py" in said(*command, "13.6", "Left", "left_of")
     assert said("-c", LAID_OUT) == "True\n" * 4
-    refused = said(*command, "13.5", "Left", "left_of")
-    assert refused == "d2lpar: Exercise 13.5 is there already.\n"
+    refused = said(*command, "13.6", "Left", "left_of")
+    assert refused == "d2lpar: Exercise 13.6 is there already.\n"
     for none in ("left of", "lambda"):
         assert "is no name of a function" in said(*command, "13.6", "Left", none)
