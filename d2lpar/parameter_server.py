@@ -15,16 +15,14 @@ A worker only pulls, computes and pushes.  The server's rule decides when it ans
     with a bound      one gradient                 workers that are too far ahead
     with backups      the first gradients          no worker for the last ones
 
-Without a server, `local_sgd` averages the parameters every few steps, and `TopK` makes
-messages shorter.  n ranks, k servers.  Ranks 0 to k-1 serve, the others work.
+Without a server, `local_sgd` averages the parameters every few steps.  n ranks, k
+servers.  Ranks 0 to k-1 serve, the others work.
 """
 
 from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
-
-from .scatter import all_gather
 
 NOTE = 1  # tag of the short messages that announce a gradient
 
@@ -310,60 +308,6 @@ def local_sgd(model, optimizer, task, every=1, allreduce=dist.all_reduce):
             average_parameters(flat, allreduce)
             averages += 1
     return averages
-
-
-class TopK:
-    """Let the k largest entries of each gradient leave, and keep the rest.
-
-    What is kept is added to the next gradient, so nothing is lost, only
-    delayed.  `memory=False` throws the rest away.  Stich et al. 2018.
-    """
-
-    def __init__(self, k, memory=True):
-        self.k, self.memory, self.rest = k, memory, None
-
-    def __call__(self, gradient):
-        """Return (values [k], indices [k] as int32) of the largest entries."""
-        if not 1 <= self.k <= gradient.numel():
-            raise ValueError(
-                f"k must be from 1 to {gradient.numel():,}, the number of "
-                f"entries of the gradient, not {self.k}."
-            )
-        if self.rest is None or not self.memory:
-            self.rest = torch.zeros_like(gradient)
-        self.rest += gradient
-        indices = self.rest.abs().topk(self.k).indices
-        values = self.rest[indices]
-        self.rest[indices] = 0
-        return values, indices.to(torch.int32)
-
-
-def topk_average(gradient, topk, group=None):
-    """Replace `gradient` [D] by the mean of what the ranks' TopK let leave.
-
-    A rank sends (n-1) k values and as many indices, which are 8 bytes each
-    pair in float32.  All ranks end with the same bits.
-    """
-    n = dist.get_world_size(group)
-    mine = topk(gradient)
-    values, indices = ([torch.empty_like(x) for _ in range(n)] for x in mine)
-    all_gather(values, mine[0], group)
-    all_gather(indices, mine[1], group)
-    gradient.zero_()
-    for value, index in zip(values, indices, strict=True):
-        gradient.index_add_(0, index, value)  # partial sum of the ranks so far
-    gradient /= n
-
-
-def server_group():
-    """Return a group in which a rank can receive from any source.
-
-    NCCL cannot do this, so there it is a second group, of Gloo, whose tensors
-    are in the host's memory.  Elsewhere it is None, the group of all ranks.
-    All ranks must call it.
-    """
-    nccl = "nccl" in dist.get_backend()
-    return dist.new_group(backend="gloo") if nccl else None
 
 
 def role(servers, group, serves=False):

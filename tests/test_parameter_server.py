@@ -417,64 +417,6 @@ def test_parallel_sgd_is_the_mean_of_runs_apart():
     assert all(close(came, mean) for _, came in run.results)
 
 
-# Compression
-
-
-def test_topk_loses_nothing():
-    topk, came, left = ps.TopK(3), torch.zeros(20), torch.zeros(20)
-    for k in range(50):
-        gradient = torch.randn(20, generator=torch.Generator().manual_seed(k))
-        values, places = topk(gradient)
-        came += gradient
-        left[places] += values
-        assert len(values) == 3 and places.dtype == torch.int32
-        assert torch.allclose(left + topk.rest, came, atol=1e-5)
-    assert topk.rest.abs().max() < 20  # nothing waits for ever
-
-
-def test_topk_takes_the_largest_of_what_waits_and_what_comes():
-    topk = ps.TopK(1)
-    assert topk(torch.tensor([3.0, -4.0, 2.0]))[1].tolist() == [1]
-    values, places = topk(torch.tensor([0.0, 1.0, 2.0]))
-    assert (values.tolist(), places.tolist()) == ([4.0], [2])
-    assert topk.rest.tolist() == [3.0, 1.0, 0.0]
-
-
-def test_topk_without_memory_forgets():
-    topk = ps.TopK(1, memory=False)
-    topk(torch.tensor([3.0, -4.0]))
-    assert topk(torch.tensor([1.0, 0.0]))[0].tolist() == [1.0]
-
-
-def gradient(step, r):
-    generator = torch.Generator().manual_seed(10 * step + r)
-    return torch.randn(17, generator=generator, dtype=torch.float64)
-
-
-def averaged(k):
-    topk, ends = ps.TopK(k), [gradient(step, dist.get_rank()) for step in range(2)]
-    for x in ends:
-        ps.topk_average(x, topk)
-    return ends, topk.rest
-
-
-@pytest.mark.parametrize("world", ["sim", "gloo"])
-@pytest.mark.parametrize(("n", "k"), [(1, 4), (2, 4), (3, 4), (5, 4), (3, 17)])
-def test_topk_average_is_the_mean_of_what_left(n, k, world):
-    run = d2lpar.run(averaged, k, world_size=n, backend=world)
-    apart = [ps.TopK(k) for _ in range(n)]
-    for step in range(2):
-        mean = torch.zeros(17, dtype=torch.float64)
-        for r, topk in enumerate(apart):
-            values, places = topk(gradient(step, r))
-            mean[places] += values / n
-        assert all(close(ends[step], mean) for ends, _ in run.results)
-        if k == 17:  # of all numbers it is the mean of the gradients
-            assert close(mean, sum(gradient(step, r) for r in range(n)) / n)
-    assert k < 17 or all((rest == 0).all() for _, rest in run.results)
-    assert run.bytes_sent == [2 * (n - 1) * k * (8 + 4)] * n
-
-
 # Bad input: one sentence
 
 
@@ -520,19 +462,6 @@ def test_numbers_are_checked():
         next(ps.with_backups(server, 2))
     with pytest.raises(ValueError, match="not 0"):
         ps.local_sgd(None, None, None, every=0)
-    with pytest.raises(ValueError, match="1 to 3"):
-        ps.TopK(4)(torch.ones(3))
-
-
-def test_server_group_is_the_world_where_it_can_receive_from_any():
-    run = d2lpar.run(ps.server_group, world_size=2, backend="sim")
-    assert run.results == [None, None]
-
-
-def test_server_group_is_a_second_group_on_nccl(monkeypatch):
-    monkeypatch.setattr(dist, "get_backend", lambda: "nccl")
-    monkeypatch.setattr(dist, "new_group", lambda **options: options)
-    assert ps.server_group() == {"backend": "gloo"}
 
 
 def replayed(log, model, tasks):
