@@ -139,16 +139,16 @@ def tables(root):
     if not (root / "INSTRUCTORS.md").is_file():
         return []
     paths = sorted(root.glob("chapters/*.ipynb"))
-    known, changed = known_in(root), []
+    known, short, changed = known_in(root), short_in(root), []
     for path in (root / "README.md", root / "INSTRUCTORS.md"):
         old = path.read_text(encoding="utf-8")
-        if (new := in_text(old, known)) != old:
+        if (new := in_text(old, known, short)) != old:
             path.write_text(new, encoding="utf-8")
             changed.append(path)
     start = notebooks.read(paths[0])
     for cell in start["cells"]:
         if cell["cell_type"] == "markdown":
-            cell["source"] = in_text(cell["source"], known)
+            cell["source"] = in_text(cell["source"], known, short)
     if start != notebooks.read(paths[0]):
         notebooks.write(paths[0], start)
         changed.append(paths[0])
@@ -167,7 +167,14 @@ def known_in(root):
     return known
 
 
-def in_text(text, known):
+def short_in(root):
+    """Minutes of all exercises that the short path asks for."""
+    paths = sorted(Path(root).glob("exercises/*.ipynb"))
+    every = [each for path in paths for each in catalogue.listed(notebooks.read(path))]
+    return sum(each.minutes for each in every if each.short)
+
+
+def in_text(text, known, short):
     """The text with the minutes of its tables, plans and sums as in `known`."""
     for number, (core, further, todo) in known.items():
         row = rf"(?m)^(\|[^|\n]*[^|\d\n]\| \[?{number} [^|\n\d][^|\n]*\|[^|\n]*\|)"
@@ -181,7 +188,7 @@ def in_text(text, known):
         text,
     )
     read = round(sum(known[number].core for number in SHORT) / 60)
-    todo = round(sum(known[number].exercises for number in SHORT) / 60)
+    todo = round(short / 60)
     sums = r"\d+( hours\s+to\s+read,\s+and\s+)\d+( for\s+its\s+exercises)"
     return re.sub(sums, rf"{read}\g<1>{todo}\g<2>", text)
 

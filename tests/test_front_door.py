@@ -34,7 +34,7 @@ def test_the_map_in_the_readme():
 def test_the_hours_of_the_short_path():
     course = next(text for text in START if "## The course" in text)
     read = round(sum(TOLD[number].core for number in minutes.SHORT) / 60)
-    todo = round(sum(TOLD[number].exercises for number in minutes.SHORT) / 60)
+    todo = round(minutes.short_in(ROOT) / 60)
     for text in (README, course):
         said = f"about {read} hours to read, and {todo} for its exercises"
         assert said in " ".join(text.split())
