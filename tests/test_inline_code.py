@@ -88,6 +88,23 @@ UNSHOWN |= {
     for name in "Mail PipeDream form_changed form_of note_of receiver".split()
 }
 UNSHOWN |= {("pipeline/execution", "stages_by_number")}
+# of the hybrids chapter 14 shows the step, its walk, and the costs of a split
+UNSHOWN |= {("tensor_parallel/trips", "gather_number")}
+UNSHOWN |= {
+    ("hybrid/weird_trick", name)
+    for name in "WeirdTrick KeepOwn Columns split_dense without_empty all_rows "
+    "check_dense check_scheme".split()
+}
+UNSHOWN |= {
+    ("hybrid/domain", name)
+    for name in "Halo Window DomainLayer DomainConv2d DomainPool2d heights_of depths "
+    "check_heights check_picture split_rows own_rows window_of beside first_rows "
+    "last_rows rows cat".split()
+}
+UNSHOWN |= {
+    ("hybrid/split_choice", name)
+    for name in "Shape shapes plan_seconds to_loss".split()
+}
 UNSHOWN |= {("pipeline/delayed", name) for name in ("convolution", "delay_weights")}
 # the mesh's bookkeeping; chapter 15 shows the methods that carry its ideas
 UNSHOWN |= {("mesh/grid", "Mesh")} | {
