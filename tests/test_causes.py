@@ -415,6 +415,8 @@ def starts(how, fails):
         fork.Process(target=time.sleep, args=[1000]).start()
     elif how == "Pool":
         globals()["pool"] = fork.Pool(2)
+    elif how == "held pool":  # nobody lets go of it
+        vars(dist).setdefault("pools", []).append(fork.Pool(2))
     else:
         two = {"num_workers": 2, "multiprocessing_context": "fork"}
         for _ in torch.utils.data.DataLoader(Items(), batch_size=2, **two):
@@ -429,21 +431,23 @@ def starts(how, fails):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the processes are forked")
 @pytest.mark.filterwarnings("ignore:This DataLoader")
 @pytest.mark.parametrize(
-    "how", ["Popen", "thread", "Process", "Pool", "around", "in a worker"]
+    "how", ["Popen", "thread", "Process", "Pool", "held pool", "around", "in a worker"]
 )
 def test_processes_of_ranks_end_with_the_run(how):
     start = subprocess.Popen.__init__, threading.Thread.start
+    counted = slice(2 if how == "held pool" else 3)  # what is held keeps its files
     with subprocess.Popen(["sleep", "1000"]) as ours, contextlib.ExitStack() as stack:
         stack.callback(ours.kill)
-        before = inventory()
+        stack.callback(vars(dist).pop, "pools", None)
+        before = inventory()[counted]
         with pytest.raises(RankError) as caught:
             d2lpar.run(starts, how, True, world_size=2, backend="sim")
-        assert inventory() == before  # while the error is there, as in a notebook
+        assert inventory()[counted] == before  # the error is there, as in a notebook
         assert str(caught.value) and ours.poll() is None
         if how not in ("around", "in a worker"):
             run = d2lpar.run(starts, how, False, world_size=2, backend="sim")
             assert run.results == [how] * 2
-            assert inventory() == before
+            assert inventory()[counted] == before
     assert (subprocess.Popen.__init__, threading.Thread.start) == start
     assert d2lpar.run(healthy, world_size=2, backend="sim").results == [6.0] * 2
 

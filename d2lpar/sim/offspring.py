@@ -12,6 +12,7 @@ import multiprocessing.process
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 import traceback
@@ -98,6 +99,8 @@ class Offspring:
             self._free(_clear_frames, errors)
             if self._alive():
                 self._free(_drop_frames, errors)
+            if self._alive():
+                _end_pools(self._processes)
             for process in self._alive():
                 _kill(process)
         self._processes.clear()
@@ -121,6 +124,15 @@ def _runs(process):
     if isinstance(process, subprocess.Popen):
         return hasattr(process, "pid") and process.poll() is None
     return getattr(process, "_popen", None) is not None and process.exitcode is None
+
+
+def _end_pools(processes):
+    """Pools that somebody still holds would start workers anew, so they end first."""
+    pools = sys.modules.get("multiprocessing.pool")
+    for each in gc.get_objects() if pools else ():
+        if issubclass(type(each), pools.Pool) and set(each._pool) & set(processes):
+            each.terminate()
+            each.join()
 
 
 def _clear_frames(error):
