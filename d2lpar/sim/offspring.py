@@ -133,6 +133,9 @@ def _end_pools(processes):
         if issubclass(type(each), pools.Pool) and set(each._pool) & set(processes):
             each.terminate()
             each.join()
+            files = each._inqueue, each._outqueue, each._change_notifier, *each._pool
+            for holder in files:
+                holder.close()
 
 
 def _clear_frames(error):
