@@ -4,7 +4,6 @@ from d2lpar.checks.napkin import Napkin
 
 ex = Napkin(
     "02.4",
-    within=0.001,
     billions=(0.5, 70.0),
     layers=(12, 96),
     width=(1024, 12288),

@@ -4,7 +4,6 @@ from d2lpar.checks.napkin import Napkin
 
 ex = Napkin(
     "03.4",
-    within=0.001,
     D=(64, 16384),
     out=(96, 12288),
     n=(2, 64),

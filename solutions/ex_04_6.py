@@ -2,9 +2,7 @@
 
 from d2lpar.checks.napkin import Napkin
 
-ex = Napkin(
-    "04.6", within=0.001, n=(2, 33), mb=(0.01, 1000.0), us=(1.0, 50.0), gbs=(1.0, 450.0)
-)
+ex = Napkin("04.6", n=(2, 33), mb=(0.01, 1000.0), us=(1.0, 50.0), gbs=(1.0, 450.0))
 
 
 @ex.formula

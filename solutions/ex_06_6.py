@@ -2,9 +2,7 @@
 
 from d2lpar.checks.napkin import Napkin
 
-ex = Napkin(
-    "06.6", within=0.001, k=(1, 12), mb=(0.01, 1e4), us=(1.0, 50.0), gbs=(1.0, 450.0)
-)
+ex = Napkin("06.6", k=(1, 12), mb=(0.01, 1e4), us=(1.0, 50.0), gbs=(1.0, 450.0))
 
 
 @ex.formula

@@ -4,7 +4,6 @@ from d2lpar.checks.napkin import Napkin
 
 ex = Napkin(
     "07.4",
-    within=0.001,
     billions=(0.5, 70.0),
     tokens=(512, 8192),
     micro=(1, 8),

@@ -5,7 +5,7 @@ from math import ceil
 from d2lpar.checks.napkin import Napkin
 
 numbers = {"gb": (0.1, 200.0), "gbs": (1.0, 100.0), "seconds": (0.05, 60.0)}
-ex = Napkin("09.4", within=0.001, n=(2, 500), servers=(3, 400), **numbers)
+ex = Napkin("09.4", n=(2, 500), servers=(3, 400), **numbers)
 
 
 @ex.formula

@@ -2,16 +2,9 @@
 
 from d2lpar.checks.napkin import Napkin
 
-ex = Napkin(
-    "10.5",
-    within=0.001,
-    billions=(1.0, 400.0),
-    layers=(16, 128),
-    n=(2, 512),
-    tokens=(128, 16384),
-    tflops=(100.0, 1000.0),
-    gbs=(20.0, 900.0),
-)
+sizes = {"billions": (1.0, 400.0), "layers": (16, 128), "n": (2, 512)}
+rates = {"tflops": (100.0, 1000.0), "gbs": (20.0, 900.0)}
+ex = Napkin("10.5", **sizes, tokens=(128, 16384), **rates)
 
 
 @ex.formula

@@ -4,7 +4,6 @@ from d2lpar.checks.napkin import Napkin
 
 ex = Napkin(
     "11.4",
-    within=0.001,
     billions=(1, 400),
     width=(1024, 16384),
     tokens=(512, 16384),

@@ -4,7 +4,6 @@ from d2lpar.checks.napkin import Napkin
 
 ex = Napkin(
     "12.5",
-    within=0.001,
     h=(1024, 16384),
     tokens=(512, 16384),
     t=(1, 16),

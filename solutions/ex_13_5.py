@@ -2,16 +2,9 @@
 
 from d2lpar.checks.napkin import Napkin
 
-ex = Napkin(
-    "13.5",
-    within=0.001,
-    p=(2, 32),
-    v=(1, 5),
-    m=(32, 256),
-    billions=(0.5, 400.0),
-    tokens=(512, 16384),
-    tflops=(100.0, 1000.0),
-)
+pieces = {"p": (2, 32), "v": (1, 5), "m": (32, 256)}
+sizes = {"billions": (0.5, 400.0), "tokens": (512, 16384)}
+ex = Napkin("13.5", **pieces, **sizes, tflops=(100.0, 1000.0))
 
 
 @ex.formula

@@ -4,7 +4,6 @@ from d2lpar.checks.napkin import Napkin
 
 ex = Napkin(
     "15.4",
-    within=0.001,
     layers=(16, 160),
     tensor=(2, 16),
     pipeline=(2, 32),

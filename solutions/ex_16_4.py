@@ -4,7 +4,6 @@ from d2lpar.checks.napkin import Napkin
 
 ex = Napkin(
     "16.4",
-    within=0.001,
     billions=(0.5, 1000.0),
     tokens=(10.0, 20000.0),
     gpus=(2, 32768),

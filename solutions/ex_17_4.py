@@ -2,17 +2,10 @@
 
 from d2lpar.checks.napkin import Napkin
 
-ex = Napkin(
-    "17.4",
-    within=0.001,
-    tokens=(4096, 1048576),
-    n=(2, 128),
-    heads=(8, 128),
-    kv_heads=(1, 8),
-    size=(64, 256),
-    tflops=(100.0, 1000.0),
-    gbs=(10.0, 900.0),
-)
+sizes = {"tokens": (4096, 1048576), "n": (2, 128)}
+widths = {"heads": (8, 128), "kv_heads": (1, 8), "size": (64, 256)}
+rates = {"tflops": (100.0, 1000.0), "gbs": (10.0, 900.0)}
+ex = Napkin("17.4", **sizes, **widths, **rates)
 
 
 @ex.formula

@@ -4,7 +4,6 @@ from d2lpar.checks.napkin import Napkin
 
 ex = Napkin(
     "18.4",
-    within=0.001,
     tokens=(128, 16384),
     hidden=(1024, 8192),
     width=(512, 16384),

@@ -5,12 +5,7 @@ from math import sqrt
 from d2lpar.checks.napkin import Napkin
 
 ex = Napkin(
-    "19.4",
-    within=0.001,
-    years=(1.0, 20.0),
-    n=(64, 100000),
-    stop=(0.5, 60.0),
-    restart=(10.0, 600.0),
+    "19.4", years=(1.0, 20.0), n=(64, 100000), stop=(0.5, 60.0), restart=(10.0, 600.0)
 )
 
 

@@ -35,14 +35,13 @@ def prepares(cell):
     """Whether a code cell is plumbing: it imports, or it draws with pyplot."""
     tree = ast.parse(cell["source"]).body
     imports = all(isinstance(line, ast.Import | ast.ImportFrom) for line in tree)
-    return imports or bool(
-        re.search(r"\bplt\.|^d2lpar.defaults|@title", cell["source"], re.M)
-    )
+    draws = re.search(r"\bplt\.|^d2lpar\.defaults|@title", cell["source"], re.M)
+    return imports or draws is not None
 
 
-@pytest.mark.parametrize("path", FURTHER, ids=lambda path: path.stem)
+@EACH
 def test_at_most_15_percent_of_a_core_is_plumbing(path):
-    cells = notebooks.read(ROOT / "chapters" / path.name)["cells"]
+    cells = notebooks.read(path)["cells"]
     code = [cell for cell in cells if cell["cell_type"] == "code"]
     assert sum(map(prepares, code)) <= 0.15 * len(code)
 

@@ -171,23 +171,11 @@ def simulated(case, n, folder, **planted):
         write(folder / "absent" / name.replace(".", "/") / "__init__.py", STAND_IN)
     words = case.command.replace("N", str(n)).split()
     paths = os.pathsep.join(map(str, (ROOT, folder, folder / "absent")))
-    command = [
-        sys.executable,
-        "-m",
-        "d2lpar",
-        "simulate",
-        "--cluster",
-        f"{n}xA100",
-        *words,
-    ]
+    command = f"-m d2lpar simulate --cluster {n}xA100".split()
     env = {**os.environ, "PYTHONPATH": paths, "NANOCHAT_BASE_DIR": str(folder / "out")}
-    kept = {
-        "cwd": folder / case.folder,
-        "env": env,
-        "capture_output": True,
-        "text": True,
-    }
-    return subprocess.run(command, timeout=300, **kept)
+    kept = {"env": env, "cwd": folder / case.folder, "text": True}
+    command = [sys.executable, *command, *words]
+    return subprocess.run(command, timeout=300, capture_output=True, **kept)
 
 
 CALLS = [(name, n) for name, case in CASES.items() for n in case.sizes]

@@ -19,18 +19,19 @@ FORGOTTEN = {
     "other part": """It returns the other part of the whole. Hint: Which of the times is
         asked for, and which is above the fraction bar?""",
 }
+CLOSE = 0.001  # of a number: it may be rounded on the way
 DRAWS = 6  # beside the two in which all numbers are the least and the most
 
 
 class Napkin(Exercise):
-    """An Exercise that asks for numbers, each right to `within` of it.
+    """An Exercise that asks for numbers, each right to a thousandth of it.
 
     draws    {argument: (least, most)}, drawn evenly in their logarithm; whole numbers
              where both ends are
     """
 
-    def __init__(self, name, within, **draws):
-        agrees = lambda came, wanted, case: near(came, wanted, within)
+    def __init__(self, name, **draws):
+        agrees = lambda came, wanted, case: near(came, wanted, CLOSE)
         super().__init__(name, processes=(), agrees=agrees)
         self.draws = draws
 
