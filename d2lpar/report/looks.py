@@ -95,3 +95,22 @@ def tile(ax, x, y, width, height, device, text=None, size=9):
     box[0].set_linewidth(0.6)
     at = {"ha": "center", "va": "center", "size": size}
     ax.text(x + width / 2, y + height / 2, text or "ABCD"[device], **at)
+
+
+def block(ax, x, y, value, width=1.0):
+    """Draw piece j of rank r, given as (j + 1) * 10**r, or hatched a sum over ranks.
+
+    Rank 1's piece 2 is 30 and reads `B2`; `AB2` is its sum with rank 0's, and `+2`
+    the sum over all four ranks.  An empty box is 0.  Returns the text.
+    """
+    digits = f"{value:04d}"[::-1]  # digits[r]: what rank r gave
+    who = "".join(n for n, d in zip("ABCD", digits, strict=True) if d != "0")
+    text = f"{'+' if len(who) == 4 else who}{int(max(digits)) - 1}" if who else ""
+    alone = len(who) == 1
+    box = ax.bar(x, 1, width, y, align="edge", ec="black" if alone else "#BBBBBB")
+    box[0].set(fc=TILES["ABCD".index(who)] if alone else "white", lw=0.5)
+    box[0].set_hatch("////" if len(who) > 1 else None)
+    paper = {"fc": "white", "ec": "none", "pad": 0.5} if len(who) > 1 else None
+    at = {"ha": "center", "va": "center", "size": 9}
+    ax.text(x + width / 2, y + 0.5, text, bbox=paper, **at)
+    return text
