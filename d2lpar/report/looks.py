@@ -100,17 +100,15 @@ def tile(ax, x, y, width, height, device, text=None, size=9):
 def block(ax, x, y, value, width=1.0):
     """Draw piece j of rank r, given as (j + 1) * 10**r, or hatched a sum over ranks.
 
-    Rank 1's piece 2 is 30 and reads `B2`; `AB2` is its sum with rank 0's, and `+2`
-    the sum over all four ranks.  An empty box is 0.  Returns the text.
+    30 is rank 1's piece 2 and reads `B2`; 33 is its sum with rank 0's and reads `AB2`.
     """
-    digits = f"{value:04d}"[::-1]  # digits[r]: what rank r gave
-    who = "".join(n for n, d in zip("ABCD", digits, strict=True) if d != "0")
-    text = f"{'+' if len(who) == 4 else who}{int(max(digits)) - 1}" if who else ""
-    alone = len(who) == 1
-    box = ax.bar(x, 1, width, y, align="edge", ec="black" if alone else "#BBBBBB")
-    box[0].set(fc=TILES["ABCD".index(who)] if alone else "white", lw=0.5)
-    box[0].set_hatch("////" if len(who) > 1 else None)
-    paper = {"fc": "white", "ec": "none", "pad": 0.5} if len(who) > 1 else None
-    at = {"ha": "center", "va": "center", "size": 9}
-    ax.text(x + width / 2, y + 0.5, text, bbox=paper, **at)
-    return text
+    who = [r for r, digit in enumerate(f"{value:04d}"[::-1]) if digit != "0"]
+    names = "+" if len(who) == 4 else "".join("ABCD"[r] for r in who)
+    text = f"{names}{int(max(str(value))) - 1}" if who else " "
+    tile(ax, x, y, width, 1, who[0] if who else 0, text)
+    if len(who) != 1:
+        hatch = "////" if who else None
+        ax.patches[-1].set(fc="white", ec="#BBBBBB", hatch=hatch)
+        ax.texts[-1].set_bbox(
+            {"fc": "white", "ec": "none", "pad": 0.5, "alpha": bool(who)}
+        )
