@@ -185,32 +185,6 @@ def check_replicas(model, group=None):
             )
 
 
-# Six rows on two ranks; p = 1/2, and a drop is a dot.
-#
-#     row              0      1      2      3      4      5
-#     drawn by both    1.11   .1.1   11..   ..1.   1..1   .11.
-#     used by rank     0      0      0      1      1      1
-def shard_dropout(x, N, p=0.5, training=True, group=None):
-    """Apply dropout to this rank's rows, with the mask of one device.
-
-    x    this rank's shard of N rows, as `shard` cuts them
-
-    All ranks draw the mask of all N rows, so their random states must be equal
-    before the call, and they are equal afterwards.  On a CPU the result is
-    that of `nn.Dropout` on one device.
-    """
-    if not training:
-        return x
-    mask = F.dropout(x.new_ones(N, *x.shape[1:]), p)  # [N, ...], on all ranks
-    mine = shard(mask, group)  # [N/n, ...]
-    if len(mine) != len(x):
-        raise ValueError(
-            f"Of {N} rows this rank has {len(mine)}, but x has {len(x)}: N "
-            "counts the rows of all ranks, and x is cut as `shard` cuts."
-        )
-    return x * mine
-
-
 class SyncBatchNorm(nn.BatchNorm2d):
     """Normalise over the rows of all ranks, as nn.BatchNorm on one device.
 

@@ -340,44 +340,6 @@ def test_replicas_with_equal_bits_pass_whatever_they_are():
     assert all(d2lpar.run(check, world_size=3).results)
 
 
-# Dropout
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("N", [6, 7, 2])
-@pytest.mark.parametrize(("n", "world"), FEW)
-def test_dropout_drops_what_one_device_drops(n, world, N, dtype):
-    def parts():
-        x = dp.shard(torch.arange(1.0, 5 * N + 1, dtype=dtype).view(N, 5))
-        torch.manual_seed(3)
-        once = dp.shard_dropout(x, N, 0.4)
-        return once, dp.shard_dropout(x, N, 0.4), torch.rand(1)
-
-    run = d2lpar.run(parts, world_size=n, backend=world)
-    x = torch.arange(1.0, 5 * N + 1, dtype=dtype).view(N, 5)
-    torch.manual_seed(3)
-    truth = F.dropout(x, 0.4), F.dropout(x, 0.4)
-    after = torch.rand(1)
-    for k in range(2):
-        assert torch.equal(torch.cat([result[k] for result in run.results]), truth[k])
-    assert all(torch.equal(result[2], after) for result in run.results)
-
-
-def test_dropout_in_eval_keeps_everything_and_draws_nothing():
-    def one():
-        before = torch.get_rng_state()
-        x = torch.ones(3, 2)
-        same = dp.shard_dropout(x, 6, 0.4, training=False) is x
-        return same and torch.equal(before, torch.get_rng_state())
-
-    assert all(d2lpar.run(one, world_size=2).results)
-
-
-def test_dropout_wants_to_know_all_rows():
-    with pytest.raises(d2lpar.RankError, match="this rank has 2, but x has 4"):
-        d2lpar.run(lambda: dp.shard_dropout(torch.ones(4, 2), 4), world_size=2)
-
-
 # Batch norm
 
 

@@ -80,6 +80,9 @@ def cell(body):
 
 # memory of the operating system, which chapter 06 describes in words
 UNSHOWN = {("allreduce/shared_memory", "Board")}
+# batch norm with its backward pass by hand, and a loss scale: chapter 07 uses them
+UNSHOWN |= {("data_parallel", n) for n in ("SyncBatchNorm", "convert_batch_norms")}
+UNSHOWN |= {("allreduce/half", name) for name in ("LossScale", "unscale")}
 ALIKE = ("to_sequence",)  # what `to_heads` shows, the other way
 UNSHOWN |= {("sequence/ulysses", name) for name in ALIKE}
 # the pipeline's plumbing, of which chapter 13 gives the ideas
