@@ -109,6 +109,18 @@ UNSHOWN |= {
     for name in "Shape shapes plan_seconds to_loss".split()
 }
 UNSHOWN |= {("pipeline/delayed", name) for name in ("convolution", "delay_weights")}
+# of a network's parts chapter 11 shows the two passes, and names what they call
+UNSHOWN |= {
+    ("network_partition/part", name)
+    for name in "home_of like_value send_value returns receive_value send_back "
+    "open_receives gradients_back Part".split()
+}
+# chapter 19 shows how a checkpoint is written and read, and names its helpers
+UNSHOWN |= {
+    ("failures/saving", name)
+    for name in "settle come_first digest complete Saving rank_and_size meet agree "
+    "damage part_of join split_off assemble".split()
+} | {("failures/reliability", name) for name in ("Goodput", "goodput")}
 # the mesh's bookkeeping; chapter 15 shows the methods that carry its ideas
 UNSHOWN |= {("mesh/grid", "Mesh")} | {
     ("mesh/gpt_parts", name)
