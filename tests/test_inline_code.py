@@ -85,10 +85,10 @@ UNSHOWN |= {("data_parallel", n) for n in ("SyncBatchNorm", "convert_batch_norms
 UNSHOWN |= {("allreduce/half", name) for name in ("LossScale", "unscale")}
 ALIKE = ("to_sequence",)  # what `to_heads` shows, the other way
 UNSHOWN |= {("sequence/ulysses", name) for name in ALIKE}
-# the pipeline's plumbing, of which chapter 13 gives the ideas
+# the pipeline's plumbing; chapter 13 shows its F and the lines of its mail
 UNSHOWN |= {
     ("pipeline/execution", name)
-    for name in "Mail PipeDream form_changed form_of note_of receiver".split()
+    for name in "Mail Pipeline form_changed form_of note_of receiver".split()
 }
 UNSHOWN |= {("pipeline/execution", "stages_by_number")}
 # of the hybrids chapter 14 shows the step, its walk, and the costs of a split

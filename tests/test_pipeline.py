@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 import d2lpar
 from conftest import Takes
-from d2lpar.pipeline import PipeDream, Pipeline, lines, schedule
+from d2lpar.pipeline import Pipeline, lines, schedule
 from d2lpar.pipeline.delayed import LINEAR, Delayed, delay_weights
 from d2lpar.pipeline.schedule import Action, make, needs, parse, simulate
 from d2lpar.sim.cluster import Cluster
@@ -115,7 +115,7 @@ def check(made, N, steps, world="sim", recompute=False, **how):
     assert run.warnings == []
 
 
-ALONE = [name for name in schedule.MAKERS if name not in ("pipedream", "dualpipe")]
+ALONE = [name for name in schedule.MAKERS if name != "dualpipe"]
 TODAY = ["breadth-first", "zb-v", "dualpipe-v"]
 NAMES = [name for name in ALONE if name not in TODAY]
 
@@ -150,13 +150,12 @@ def test_schedules_of_today_on_real_processes(name):
 @pytest.mark.parametrize(
     "made",
     [
-        schedule.automatic(3, 6, 4, 3, 2, 1),
         schedule.from_torch("InterleavedZeroBubble", 3, 6),
         schedule.from_torch("LoopedBFS", 2, 4),
     ],
     ids=repr,
 )
-def test_schedules_that_are_found_or_read_train_as_one_device(made):
+def test_schedules_that_are_read_train_as_one_device(made):
     check(made, made.m + 1, 2)
 
 
@@ -436,16 +435,14 @@ def test_other_dtypes_and_more_dimensions_travel(dtype):
 def fields_of_a_step(name):
     """The fields of a pipeline and of its mail, before a step and after it."""
     made = make(name, 2, 2)
-    optimizer = [momentum] if name == "pipedream" else []
-    kind = PipeDream if name == "pipedream" else Pipeline
-    pipeline = kind(made, layers(2)[dist.get_rank() :][:1], squares, *optimizer)
+    pipeline = Pipeline(made, layers(2)[dist.get_rank() :][:1], squares)
     fields = lambda: [sorted(vars(x)) for x in (pipeline, pipeline.mail)]
     before = fields()
     pipeline.step(*batch(4))
     return before, fields()
 
 
-@pytest.mark.parametrize("name", ["1f1b", "zb-h1", "pipedream"])
+@pytest.mark.parametrize("name", ["1f1b", "zb-h1"])
 def test_all_fields_are_set_when_it_is_made(name):
     run = d2lpar.run(fields_of_a_step, name, world_size=2, backend="sim")
     assert all(before == after for before, after in run.results)
@@ -464,87 +461,6 @@ def test_a_stage_that_makes_no_gradient_is_named():
     with pytest.raises(d2lpar.RankError, match="1B0 made a NoneType") as caught:
         d2lpar.run(ignores_its_input, world_size=2, backend="sim")
     assert caught.value.rank == 1
-
-
-# PipeDream: weights change after every B
-
-
-def momentum(parameters):
-    return torch.optim.SGD(parameters, lr=0.05, momentum=0.9)
-
-
-def values(module):
-    return {name: p.detach().clone() for name, p in module.named_parameters()}
-
-
-def dreams(made, N, steps, keep):
-    """Names to parameters of this rank's stage, and the most copies it kept."""
-    stage = layers(made.p)[dist.get_rank()]
-    pipeline = PipeDream(made, [stage], squares, momentum)
-    held, forward = [], pipeline.forward
-
-    def watched(action):
-        forward(action)
-        held.append(len(pipeline.versions))
-        if not keep:  # the newest instead
-            for version in pipeline.versions.values():
-                for name, p in stage.named_parameters():
-                    version[name].data = p.data.clone()
-
-    pipeline.forward = watched
-    for k in range(steps):
-        pipeline.step(*batch(N + k))
-    return values(stage), max(held)
-
-
-def one_by_one_with_old_weights(made, N, steps):
-    """The same on one device: F of i uses as many updates as B stand before it."""
-    stages = layers(made.p)
-    optimizers = [momentum(stage.parameters()) for stage in stages]
-    for k in range(steps):
-        x, y = batch(N + k)
-        history = [[values(stage)] for stage in stages]
-        for i in range(made.m):
-            h, used = x.tensor_split(made.m)[i], []
-            for s, (row, stage) in enumerate(zip(made.ranks, stages, strict=True)):
-                before = row[: row.index(Action(s, "F", i))]
-                old = history[s][sum(action.kind == "B" for action in before)]
-                used.append({n: p.clone().requires_grad_() for n, p in old.items()})
-                h = torch.func.functional_call(stage, used[-1], (h,))
-            (squares(h, y.tensor_split(made.m)[i]) / len(x)).backward()
-            for s, stage in enumerate(stages):
-                for name, p in stage.named_parameters():
-                    p.grad = used[s][name].grad
-                optimizers[s].step()
-                history[s].append(values(stage))
-    return [values(stage) for stage in stages]
-
-
-@pytest.mark.parametrize("world", ["sim", "gloo"])
-@pytest.mark.parametrize(("p", "m"), [(1, 3), (2, 1), (2, 4), (3, 8)])
-def test_pipedream_trains_as_old_weights_on_one_device(world, p, m):
-    made = make("pipedream", p, m)
-    run = d2lpar.run(dreams, made, m + 2, 3, True, world_size=p, backend=world)
-    expected = one_by_one_with_old_weights(made, m + 2, 3)
-    for (found, _), truth in zip(run.results, expected, strict=True):
-        assert found.keys() == truth.keys()
-        for name, value in truth.items():
-            torch.testing.assert_close(found[name], value, rtol=0, atol=1e-10)
-    assert [held for _, held in run.results] == simulate(made).in_flight
-
-
-def test_and_without_stashing_it_does_not():
-    made = make("pipedream", 3, 8)
-    expected = one_by_one_with_old_weights(made, 10, 3)
-    run = d2lpar.run(dreams, made, 10, 3, False, world_size=3, backend="sim")
-    first = run.results[0][0]
-    assert max((first[n] - v).abs().max() for n, v in expected[0].items()) > 1e-6
-
-
-def test_pipedream_refuses_w():
-    make_it = lambda: PipeDream(make("zb-h1", 1, 2), layers(1), squares, momentum)
-    with pytest.raises(d2lpar.RankError, match="W cannot be apart"):
-        d2lpar.run(make_it, world_size=1, backend="sim")
 
 
 # Memory: an activation that has left is not held

@@ -6,7 +6,6 @@ backward pass in two.
 
 from .execution import (
     Mail,
-    PipeDream,
     Pipeline,
     lines,
     receiver,

@@ -18,7 +18,6 @@ from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
 
 from ..sim.labels import label
@@ -305,46 +304,3 @@ def form_changed(action, known, form):
     text = f"{action} made rows of {new}, but before they were {old}, and"
     more = "the next stage expects these. Other shapes need a new Pipeline."
     return f"{text} {more}"
-
-
-# Weights that change after every B.  Rank 0 of two, micro-batches 0, 1, 2:
-#
-#     F0    F1    B0    F2    B1    B2
-#     v0    v0    v0    v1    v0    v1     the version that F used, B uses, too
-#                   v1          v2    v3   the weights after it
-class PipeDream(Pipeline):
-    """Execute a schedule, with an optimizer step after every B.
-
-    `optimizer(parameters)` makes the optimizer of a stage.  Each micro-batch
-    goes back through a copy of the weights that it went forward through.  Its
-    gradient is right for these weights, which are no longer the newest
-    (Narayanan et al. 2019, section 3.3).
-    """
-
-    def __init__(self, schedule, stages, loss, optimizer, group=None):
-        super().__init__(schedule, stages, loss, group)
-        if schedule.splits:
-            text = "PipeDream steps after each B, so W cannot be apart."
-            raise ValueError(f"{text} Use a schedule without W.")
-        self.versions = {}  # {(stage, micro): {name: a copy of the weight}}
-        parts = self.stages.items()
-        self.optimizers = {s: optimizer(x.parameters()) for s, x in parts}
-
-    def outputs(self, action, x):
-        """Run the stage with a copy of its weights, and keep the copy."""
-        stage, _, i = action
-        module = self.stages[stage]
-        version = {}
-        for name, p in module.named_parameters():
-            version[name] = p.detach().clone().requires_grad_(p.requires_grad)
-        self.versions[stage, i] = version
-        return functional_call(module, version, (x,))
-
-    def backward(self, action):
-        """Compute the gradient of the kept copy, and update the newest weights."""
-        Pipeline.backward(self, action)
-        stage, _, i = action
-        version = self.versions.pop((stage, i))
-        for name, p in self.stages[stage].named_parameters():
-            p.grad = version[name].grad
-        self.optimizers[stage].step()

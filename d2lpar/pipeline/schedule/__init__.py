@@ -22,7 +22,6 @@ is free and what it needs is there.
 """
 
 from .actions import RULES, Action, Schedule, ScheduleError, needs, parse, table
-from .automatic import automatic
 from .blocks import blocks, idle
 from .folded import dualpipe, dualpipe_v, zb_v
 from .makers import (

@@ -131,7 +131,6 @@ MAKERS = {
     "interleaved": interleaved,
     "zb-h1": zero_bubble,
     "zb-h2": lambda p, m: zero_bubble(p, m, ahead=2),
-    "pipedream": one_f_one_b,  # the same order, without a flush
     "breadth-first": breadth_first,
     "zb-v": zb_v,
     "dualpipe-v": dualpipe_v,
@@ -143,7 +142,7 @@ TAKE_V = {"interleaved", "breadth-first"}
 def make(name, p, m, v=None):
     """Return the Schedule of that name for p ranks and m micro-batches.
 
-    Names: naive gpipe 1f1b interleaved zb-h1 zb-h2 pipedream breadth-first zb-v
+    Names: naive gpipe 1f1b interleaved zb-h1 zb-h2 breadth-first zb-v
     dualpipe-v dualpipe.  `interleaved` and `breadth-first` have v stages on each
     rank, 2 by default.  Raises ValueError for anything else.
     """
