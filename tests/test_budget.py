@@ -31,19 +31,19 @@ BUDGET = {
     "d2lpar/planning": 1_283,
     "d2lpar/report": 3_788,
     "d2lpar/sequence": 903,
-    "d2lpar/sharding": 533,
+    "d2lpar/sharding": 440,
     "d2lpar/shared": 964,
     "d2lpar/sim": 4_532,
     "d2lpar/tensor_parallel": 586,
     "pictures": 167,
     "site": 889,
     "solutions": 13_124,
-    "tests": 26_527,
+    "tests": 26_409,
     "tests/colab": 80,
     "tests/pretend": 1_654,
 }
-PACKAGE = 31_509  # the rooms of d2lpar/
-EVERYTHING = 76_643
+PACKAGE = 31_416  # the rooms of d2lpar/
+EVERYTHING = 76_432
 FOLDERS = "authoring bench d2lpar pictures site solutions tests".split()
 
 

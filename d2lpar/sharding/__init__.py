@@ -1,6 +1,6 @@
 """Sharded training: ZeRO-1, 2, 3, and activations that are computed again.
 
-`zero` has the trainers, `checkpoint` recomputation and the saving of shards.
+`zero` has the trainers, `checkpoint` recomputation.
 """
 
 from .zero import (
