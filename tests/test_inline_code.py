@@ -78,8 +78,19 @@ def cell(body):
     return {"cell_type": "code", "source": source}
 
 
-# memory of the operating system, which chapter 06 describes in words
-UNSHOWN = {("allreduce/shared_memory", "Board")}
+# memory of the operating system, which chapter 06 describes in words; variants of the
+# ring, helpers, and costs whose formulas its text has
+UNSHOWN = {("allreduce/shared_memory", name) for name in ("Board", "board_of")}
+UNSHOWN |= {
+    ("allreduce/algorithms", name)
+    for name in "direct_allreduce segmented_ring_allreduce split_into_nodes "
+    "node_groups flat_view check_tensor".split()
+} | {
+    ("allreduce/costs", f"{name}_cost")
+    for name in "tree direct segmented_ring recursive_doubling halving_doubling "
+    "hierarchical".split()
+}
+UNSHOWN |= {("allreduce/costs", "lower_bound")}
 # batch norm with its backward pass by hand, and a loss scale: chapter 07 uses them
 UNSHOWN |= {("data_parallel", n) for n in ("SyncBatchNorm", "convert_batch_norms")}
 UNSHOWN |= {("allreduce/half", name) for name in ("LossScale", "unscale")}
