@@ -63,7 +63,12 @@ def unpacked(wheel, tmp_path_factory):
 def course():
     """Name to bytes of every file of the course that learners get."""
     kinds = ("chapters/*.ipynb", "exercises/*.ipynb", "solutions/*.ipynb")
-    kinds += ("solutions/*.toml", "solutions/*.py", "pictures/*.png")
+    kinds += (
+        "chapters/further/*.ipynb",
+        "solutions/*.toml",
+        "solutions/*.py",
+        "pictures/*.png",
+    )
     found = [path for kind in kinds for path in ROOT.glob(kind)]
     return {path.relative_to(ROOT).as_posix(): path.read_bytes() for path in found}
 
