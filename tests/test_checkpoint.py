@@ -120,6 +120,3 @@ def test_parts_of_recomputed_blocks_can_be_sharded():
     run = d2lpar.run(three_steps, 3, True, False, world_size=2, backend="sim")
     truth = d2lpar.run(three_steps, 1, True, False, world_size=2, backend="sim")
     assert all(map(same, truth.results, run.results))
-
-
-# Saving

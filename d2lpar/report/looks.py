@@ -115,17 +115,17 @@ def block(ax, x, y, value, width=1.0):
 
 
 def halved(ax, x, middle, size, along, sums):
-    """Draw a matrix of `size` (height, width) that two ranks have halves of.
+    """Draw a matrix of `size` (height, width) that ranks A and B have halves of.
 
     It is cut along dimension 0 or 1, or grey for -1, where both have all of it.  If
     `sums`, they are two hatched sheets instead, which are to be added.
     """
-    for r in (1, 0) if sums or along >= 0 else (None,):
+    for r in (1, 0) if sums or along >= 0 else (0,):
         height, width = (s / (1 + (along == k)) for k, s in enumerate(size))
-        at = x + (r or 0) * (width * (along == 1) + sums)
-        low = middle - size[0] / 2 + (height * (along == 0 and not r) + sums * (r or 0))
-        style = {"fc": "#DDDDDD" if r is None else TILES[1 - r], "ec": "black"}
-        ax.bar(at, height, width, low, align="edge", hatch="//" * sums, **style)
-        if r is not None and not sums:
-            place = at + width / 2, low + height / 2
-            ax.text(*place, "AB"[r], ha="center", va="center")
+        low = middle - size[0] / 2 + (height * (along == 0 and not r) + sums * r)
+        left = x + r * (width * (along == 1) + sums)
+        text = None if along >= 0 and not sums else " "
+        tile(ax, left, low, width, height, r, text)
+        ax.patches[-1].set_hatch("//" * sums)
+        if along < 0 and not sums:
+            ax.patches[-1].set_facecolor("#DDDDDD")
