@@ -96,10 +96,10 @@ UNSHOWN = {
     "pipeline/execution": "Mail Pipeline form_changed form_of note_of receiver "
     "stages_by_number",
     "pipeline/delayed": "convolution delay_weights",
-    # 14: it shows the step, its walk, and the costs of a split
-    "tensor_parallel/trips": "gather_number",
-    "hybrid/weird_trick": "WeirdTrick KeepOwn Columns split_dense without_empty "
-    "all_rows check_dense check_scheme",
+    # 14: it shows the walk of a step and the costs of a split, and prints the passes
+    "tensor_parallel/trips": "gather_number post wait",
+    "hybrid/weird_trick": "WeirdTrick Meeting passes Columns split_dense "
+    "without_empty all_rows check_dense check_scheme",
     "hybrid/domain": "Halo Window DomainLayer DomainConv2d DomainPool2d heights_of "
     "depths check_heights check_picture split_rows own_rows window_of beside "
     "first_rows last_rows rows cat",

@@ -22,6 +22,7 @@ batch, elements of 4 bytes.  Nothing that moves is hidden.  After Gholami et al.
 """
 
 import math
+from itertools import pairwise
 from typing import NamedTuple
 
 from torch import nn
@@ -216,28 +217,23 @@ def to_loss(costs, layer, split):
 #     layer 0             layer 1                            layer 2
 #     data                data, data    or    out, data      ...
 #     out                 data, out     or    out, out       ...
-def best_splits(layers, n, batch, cluster, only=None):
+def best_splits(layers, n, batch, cluster):
     """Find the splits of the layers that make a step shortest; exact.
 
     layers    from `shapes`
-    only      {number of a layer: the one split that it may have}
 
     Returns (seconds of a step, [split of each layer]).  Of equal plans the one
-    that comes first in `SPLITS` is taken.  O(25 L).  ValueError if none works.
+    that comes first in `SPLITS` is taken.  O(25 L).
     """
-    costs, only, last = Costs(n, batch, cluster), only or {}, layers[-1]
-    ways = [[only[i]] if i in only else SPLITS for i in range(len(layers))]
-    best = {s: (costs.within(layers[0], s, first=True), [s]) for s in ways[0]}
-    for i in range(1, len(layers)):
+    costs, last = Costs(n, batch, cluster), layers[-1]
+    best = {s: (costs.within(layers[0], s, first=True), [s]) for s in SPLITS}
+    for before, layer in pairwise(layers):
         shorter, best = best, {}  # split of its last layer: (seconds, plan)
-        for split in ways[i]:
-            own, plans = costs.within(layers[i], split), []
-            for before, (seconds, plan) in shorter.items():
-                moved = costs.between(layers[i - 1], before, layers[i], split)
+        for split in SPLITS:
+            own, plans = costs.within(layer, split), []
+            for s, (seconds, plan) in shorter.items():
+                moved = costs.between(before, s, layer, split)
                 plans.append((seconds + own + moved, [*plan, split]))
             best[split] = min(plans, key=lambda found: found[0])
     ends = [(t + to_loss(costs, last, s), p) for s, (t, p) in best.items()]
-    seconds, plan = min(ends, key=lambda found: found[0])
-    if math.isinf(seconds):
-        raise ValueError(f"{n} ranks cannot split these layers like that.")
-    return seconds, plan
+    return min(ends, key=lambda found: found[0])

@@ -16,7 +16,6 @@ Krizhevsky 2014.
 """
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from ..allreduce.fastest import allreduce
@@ -24,7 +23,7 @@ from ..data_parallel import sum_gradients
 from ..scatter import members
 from ..sim.labels import label
 from ..tensor_parallel import ColumnParallel, Join, RowParallel, add_bias
-from ..tensor_parallel.trips import Arrive, Depart, gather_number, post, wait
+from ..tensor_parallel.trips import gather_number, post, wait
 from .domain import DomainConv2d as DomainConv2d
 from .domain import halo_exchange as halo_exchange
 from .split_choice import best_splits as best_splits
@@ -120,19 +119,6 @@ class Meeting:
         return dx
 
 
-class KeepOwn(torch.autograd.Function):
-    """Keep the own rows of a pass; backward, join all gradients of scores."""
-
-    @staticmethod
-    def forward(ctx, y, sizes, group=None):
-        ctx.sizes, ctx.group = sizes, group
-        return y.split(sizes)[dist.get_rank(group)].clone()
-
-    @staticmethod
-    def backward(ctx, dy):
-        return all_rows(dy, ctx.sizes, ctx.group), None, None
-
-
 def all_rows(x, rows, group=None):
     """Return the rows of all ranks, in their order; rank i has rows[i]."""
     meeting = Meeting([(0, count) for count in rows], group)
@@ -192,8 +178,6 @@ class WeirdTrick(nn.Module):
     scheme        "a", "b" or "c": which rows the classifier takes in a pass
 
     Rows are the first dimension, and ranks may have different numbers of them.
-    After a backward pass the gradients of the features are partial sums, as in
-    data parallelism, and those of the classifier are right.
     """
 
     def __init__(self, features, classifier, scheme="b", group=None):
@@ -201,16 +185,6 @@ class WeirdTrick(nn.Module):
         check_scheme(scheme)
         self.features, self.scheme, self.group = features, scheme, group
         self.classifier = split_dense(classifier, group)
-
-    def forward(self, x):
-        """x [N_r, ...], this rank's rows -> their scores [N_r, classes]."""
-        h, scores = self.features(x), []
-        for parts in passes(self.scheme, gather_number(len(h), h, self.group)):
-            meeting = Meeting(parts, self.group)
-            h, token = Depart.apply(h, meeting)
-            y = self.classifier(Arrive.apply(token, meeting))
-            scores.append(KeepOwn.apply(y, meeting.sizes, self.group))
-        return torch.cat(scores)
 
     def step(self, x, targets, loss):
         """Leave all gradients in .grad; return the mean loss of all rows.
