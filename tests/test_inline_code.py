@@ -110,6 +110,9 @@ UNSHOWN = {
     "by_kind own_piece whole_of names_and_shapes shapes_of",
     # 17: it shows `to_heads`, of which this is the other way
     "sequence/ulysses": "to_sequence",
+    # 18: it shows the layer on ranks and names the one-device layer, refusals and trips
+    "experts/layer": "MoE count_tokens check_sizes check_logits check_tokens",
+    "experts/nodes": "Flight depart",
     # 19: it shows how a checkpoint is written and read, and names the helpers
     "failures/saving": "settle come_first digest complete Saving rank_and_size meet "
     "agree damage part_of join split_off assemble",
