@@ -1,13 +1,18 @@
 """`d2lpar simulate`: scripts written for torchrun, as they are, on simulated ranks."""
 
+import builtins
 import functools
+import importlib.util
 import json
+import logging
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import textwrap
+import warnings
 
 import pytest
 import torch
@@ -124,6 +129,122 @@ def test_every_rank_has_its_arguments_modules_and_globals(folder):
     assert str(folder) not in sys.path
 
 
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """A function that installs a package of such a text; or with a compiled part."""
+    place = tmp_path / "site-packages"
+
+    def install(name, text, part=None):
+        (place / name).mkdir(parents=True)
+        (place / name / "__init__.py").write_text(textwrap.dedent(text))
+        if part is not None:
+            shutil.copy(part, place / name)
+
+    monkeypatch.syspath_prepend(place)
+    return install
+
+
+REMEMBERS = """
+import torch, torch.distributed as dist
+RANK = None
+class Mine:
+    pass
+def rank():
+    global RANK
+    assert RANK in (None, dist.get_rank()), f"{RANK} is remembered"
+    RANK = dist.get_rank()
+    return RANK, torch.cuda.device_count()
+"""
+
+
+def test_an_installed_package_is_each_ranks_own(folder, installed):
+    body = """
+        import remembers
+        for _ in range(2):
+            assert remembers.rank() == (rank, 2)
+            dist.barrier()
+        parts = [None] * n
+        dist.all_gather_object(parts, remembers.Mine())
+        if rank == 0:
+            torch.save(remembers.Mine(), "mine.pt")
+        dist.barrier()
+        parts.append(torch.load("mine.pt", weights_only=False))
+        assert all(type(part) is remembers.Mine for part in parts)
+        """
+    installed("remembers", REMEMBERS)
+    result = call(folder, "-n", "2", **script(body))
+    assert result.exit_code == 0, result.output
+    assert "remembers" not in sys.modules
+    result = call(folder, "-n", "2", "--share", "remembers", **script(body))
+    assert "AssertionError: 0 is remembered" in result.stderr
+
+
+def test_a_package_with_compiled_code_is_shared_but_for_a_wish(folder, installed):
+    part = importlib.util.find_spec("_heapq").origin
+    installed("fast", REMEMBERS + "from fast import _heapq\n", part)
+    body = """
+        import fast
+        fast.rank()
+        dist.barrier()
+        fast.rank()
+        assert fast._heapq.heappop([rank]) == rank
+        """
+    result = call(folder, "-n", "2", **script(body))
+    assert "AssertionError: 0 is remembered" in result.stderr
+    assert "--own fast gives each rank its own" in result.stderr
+    assert call(folder, "-n", "2", "--own", "fast", **script(body)).exit_code == 0
+
+
+def test_what_a_rank_sets_is_its_own(folder):
+    body = """
+        import builtins, logging, multiprocessing, warnings
+        assert dist.is_torchelastic_launched() and os.environ["GROUP_RANK"] == "0"
+        os.makedirs(f"of{rank}")
+        os.chdir(f"of{rank}")
+        torch.set_float32_matmul_precision(["highest", "high"][rank])
+        multiprocessing.set_start_method(["spawn", "fork"][rank])
+        logging.basicConfig(level=[logging.INFO, logging.ERROR][rank])
+        warnings.simplefilter(["ignore", "always"][rank])
+        if rank == 1:
+            builtins.print = lambda *words: None
+        dist.barrier()
+        print("loud")
+        logging.info("told")
+        seen = os.path.basename(os.getcwd()), torch.get_float32_matmul_precision()
+        seen += (multiprocessing.get_start_method(),)
+        seen += (warnings.filters[0][0],)
+        mine = ("of0", "highest", "spawn", "ignore"), ("of1", "high", "fork", "always")
+        assert seen == mine[rank], seen
+        """
+    here = os.getcwd, torch.get_float32_matmul_precision, lambda: warnings.filters
+    here += (lambda: builtins.print, lambda: logging.root.level)
+    before = [get() for get in here]
+    result = call(folder, "-n", "2", **script(body))
+    assert result.exit_code == 0, result.output
+    said = result.stdout + result.stderr
+    for text in ("[rank 0] loud", "[rank 0] INFO:root:told"):
+        assert said.count(text) == 1
+    assert not re.search("rank 1. (loud|INFO)", said)
+    assert "Run: 2 ranks" in said
+    assert [get() for get in here] == before
+
+
+def test_a_group_of_another_rank_is_named(folder):
+    body = """
+        group = dist.new_group()
+        if rank == 0:
+            torch.kept = group
+        dist.barrier()
+        dist.all_reduce(torch.ones(1), group=torch.kept)
+        """
+    try:
+        result = call(folder, "-n", "2", **script(body))
+    finally:
+        del torch.kept
+    said = "rank 1 calls all_reduce on a process group object of rank 0"
+    assert said in result.stderr
+
+
 def test_objects_threads_and_what_comes_at_the_end(folder):
     body = """
         import atexit, dataclasses, threading
@@ -232,6 +353,9 @@ def test_a_gpu_is_on_the_host_and_its_clock_is_the_clusters(folder):
         copy.zero_()
         assert x.sum().item() == 512 * 512 and torch.cuda.is_bf16_supported()
         assert torch.cuda.max_memory_allocated() >= 2 * x.nbytes
+        x.requires_grad_().register_hook(lambda g: g + torch.ones(1, device="cuda"))
+        x.sum().backward()
+        x = x.detach()
         del copy
         torch.cuda.reset_peak_memory_stats()
         assert torch.cuda.max_memory_allocated() == x.nbytes
@@ -441,6 +565,10 @@ def test_what_is_not_played_is_said(folder):
         (["--timeline", "no/t.png", "good.py"], "There is no folder no for t.png"),
         (["--timeout", "0", "good.py"], "timeout must be a number of seconds > 0"),
         (["-m", "good.py"], "-m asks for a module, and good.py is none in this folder"),
+        (
+            ["--own", "slow", "good.py"],
+            "--own and --share take an installed",
+        ),
         (["-m", "bad.x"], "-m asks for a module, and bad.x is none in this folder"),
     ],
 )

@@ -81,6 +81,14 @@ Module = Annotated[
 ]
 
 
+def _package(text):
+    option = typer.Option(metavar="PACKAGE", help=text)
+    return Annotated[list[str] | None, option]
+
+
+Own, Share = _package("Each rank loads it."), _package("It is loaded once, for all.")
+
+
 @commands.command(
     context_settings={"allow_extra_args": True, "allow_interspersed_args": False}
 )
@@ -107,6 +115,8 @@ def simulate(
     output: Annotated[
         Output, typer.Option(help="The ranks whose printed lines are shown.")
     ] = Output.all,
+    own: Own = None,
+    share: Share = None,
     timeout: Annotated[
         float, typer.Option(help="Seconds that ranks may take without progress.")
     ] = 60.0,
@@ -116,9 +126,9 @@ def simulate(
     from . import simulate as simulating
 
     simulating.check_timeline(timeline)
-    check_folder(timeline)
     where, count = simulating.cluster_for(cluster, network, ranks, gloo)
-    program = simulating.script(path, context.args, output, count, module=module)
+    given = context.args, output, count, module, own, share
+    program = simulating.script(path, *given)
     with refusing(ValueError, RuntimeError):
         run, error = simulating.simulate(program, count, where, gloo, timeout)
     simulating.tell(program, run, error, timeline)

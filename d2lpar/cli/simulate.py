@@ -1,6 +1,7 @@
 """A learner's own script on simulated ranks, and a short report of what it did."""
 
 import contextlib
+import importlib.util
 import linecache
 import os
 import sys
@@ -16,7 +17,7 @@ from ..report.runs import text_table
 from ..report.units import counted, show_bytes, show_seconds
 from ..sim.cluster import Cluster
 from ..sim.patching import patched_environment
-from .console import Refused
+from .console import Refused, check_folder
 
 ROWS = 12  # lines of the table of calls
 KINDS = ".png", ".html", ".json"  # of files for a timeline
@@ -28,11 +29,17 @@ PAGE = """<!DOCTYPE html>
 """
 
 
-def script(path, arguments, output, ranks, seed=0, module=False):
+def script(path, arguments, output, ranks, module=False, own=None, shared=None, seed=0):
     """The Script for `play`; Refused where there is none or it cannot be compiled.
 
     `module`: the path is a module's name, as in `python -m`.
     """
+    own, shared = tuple(own or ()), tuple(shared or ())
+    for name in own + shared:
+        if importlib.util.find_spec(name.partition(".")[0]) is None or "." in name:
+            raise Refused(
+                f"--own and --share take an installed package, and {name} is none."
+            )
     folder, package = None, None
     if module:
         folder, (path, package) = os.getcwd(), _module(str(path))
@@ -47,9 +54,9 @@ def script(path, arguments, output, ranks, seed=0, module=False):
         raise Refused(f"{where} is not Python: {error}") from None
     shown = {"all": range(ranks), "first": range(1), "none": ()}[output]
     folder = folder or str(file.parent)
-    return Script(
-        str(file), tuple(arguments), frozenset(shown), seed, folder, package or None
-    )
+    words, shown = tuple(arguments), frozenset(shown)
+    given = str(file), words, shown, seed, folder, package or None
+    return Script(*given, own=own, shared=shared)
 
 
 def _module(name):
@@ -87,18 +94,28 @@ def cluster_for(spec, network, ranks, gloo):
 
 def simulate(program, ranks, cluster=None, gloo=False, timeout=60.0):
     """(Run, error or None) of a Script; what its ranks print is shown as they do."""
-    virtual = surroundings(program, virtual=True)
+    virtual = contextlib.nullcontext() if gloo else surroundings(program, virtual=True)
     world = {"world_size": ranks, "backend": "gloo" if gloo else "sim"}
     with (
         patched_environment(D2LPAR_LIVE="1", D2LPAR_PROGRESS="0"),
-        contextlib.nullcontext() if gloo else virtual,
+        virtual as modules,
     ):
         try:
             options = {"cluster": cluster, "timeout": timeout}
             run = launch.run(play, program, **world, **options)
             return run, outsiders(run)
         except (RankError, Interrupted) as error:
+            trace = getattr(error.__cause__, "script_traceback", "")
+            for name in modules.compiled if modules else ():
+                if f"{os.sep}{name}{os.sep}" in trace:
+                    error.add_note(COMPILED.format(name))
             return error.run, error
+
+
+COMPILED = (
+    "Ranks share the package {0}, because it holds compiled code: --own {0} gives each "
+    "rank its own, as under torchrun."
+)
 
 
 def outsiders(run):
@@ -113,8 +130,8 @@ def outsiders(run):
         f"{counted(len(apart), 'rank')} of {run.world_size} ({', '.join(apart)}) "
         "joined no process group, and ran the script as if there were one rank only. "
         "Call torch.distributed.init_process_group() on every rank, or take -n 1. If "
-        "an installed package was to call it, copy the package's folder beside the "
-        "script, because ranks share what installed packages remember."
+        "a package with compiled code was to call it, --own PACKAGE gives each rank "
+        "its own."
     )
 
 
@@ -125,7 +142,7 @@ def failure(error):
     marks = "CUDA", os.path.join("torch", "cuda", ""), "torch.cuda", "SyncBatchNorm"
     marks += ("FSDP does not support CPU",)
     hint = f"\n{NOT_PLAYED}" if any(mark in own for mark in marks) else ""
-    return f"{own}{kind}: {error}{hint}"
+    return "\n".join([f"{own}{kind}: {error}{hint}", *getattr(error, "__notes__", ())])
 
 
 NOT_PLAYED = (
@@ -209,6 +226,7 @@ def check_timeline(path):
     """Refused where a timeline cannot be written into such a file."""
     if path is not None and path.suffix not in KINDS:
         raise Refused(f"--timeline writes {', '.join(KINDS)}, not {path.name}.")
+    check_folder(path)
 
 
 def write_timeline(run, path):

@@ -41,9 +41,13 @@ def _origin(name):
         return _START if name.endswith(_RUNNERS) else _TORCHS
     if name.startswith((_OURS, _CHECKS)):
         return _LIBRARY
-    installed = "site-packages" in name or "dist-packages" in name  # Debian's, Colab's
-    library = installed or name.startswith((*_STDLIB, _TORCH, "<frozen"))
+    library = is_installed(name) or name.startswith((*_STDLIB, _TORCH, "<frozen"))
     return _TORCHS if library else _USER
+
+
+def is_installed(name):
+    """Return whether a file is an installed package's."""
+    return "site-packages" in name or "dist-packages" in name  # Debian's, Colab's
 
 
 def is_users(name):

@@ -115,6 +115,12 @@ def _signal(gpus, usual, number, handler):
     return signal.getsignal(number)
 
 
+def _backward(gpus, usual, *args, **kwargs):
+    """Inside of a backward pass a GPU is on the host, too: torch leaves modes out."""
+    with played_gpus.OnHost(gpus):
+        return usual(*args, **kwargs)
+
+
 def _spawn(gpus, usual, fn, args=(), nprocs=1, *more, **kwargs):
     engine = gpus.engine
     if nprocs != engine.world_size:
@@ -171,6 +177,7 @@ def changes():
         (DistributedDataParallel, "__init__", _ddp),
         (DataLoader, "__init__", _loader),
         (signal, "signal", _signal),
+        (torch.autograd, "_engine_run_backward", _backward),
         (torch.distributed.rpc, "init_rpc", _rpc),
         (torch.multiprocessing, "spawn", _spawn),
     ]

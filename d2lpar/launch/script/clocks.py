@@ -31,10 +31,8 @@ def _sleep(seconds):
     (engine or time).sleep(seconds)
 
 
-def built_in(virtual):
-    """What a script finds as built in; if `virtual`, its `import time` is virtual."""
-    if not virtual:
-        return vars(builtins)
+def built_in():
+    """A module `builtins` of a rank's own, whose `import time` finds virtual clocks."""
     own, usual = types.ModuleType("time", time.__doc__), builtins.__import__
     vars(own).update(vars(time), sleep=_sleep)
     for name in ("time", "perf_counter", "monotonic"):
@@ -46,4 +44,6 @@ def built_in(virtual):
             return own
         return usual(name, globals, locals, fromlist, level)
 
-    return {**vars(builtins), "__import__": import_}
+    module = types.ModuleType("builtins", builtins.__doc__)
+    vars(module).update(vars(builtins), __import__=import_)
+    return module

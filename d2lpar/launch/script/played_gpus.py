@@ -2,8 +2,8 @@
 
 The script sees as many GPUs as its node has ranks.  A device "cuda" of a call means
 the host, and `torch.cuda` answers from the simulated cluster: memory from what the rank
-holds, events and clocks from its virtual time.  Torch and installed packages, which
-would call CUDA, see no GPU.  What is not played raises torch's own error.
+holds, events and clocks from its virtual time.  Torch, which would call CUDA, sees no
+GPU.  What is not played raises torch's own error.
 """
 
 import contextlib
@@ -15,11 +15,12 @@ import torch
 import torch.distributed.distributed_c10d as c10d
 from torch.overrides import TorchFunctionMode
 
-from ...report.engine import is_users
+from ...report.engine import _OURS, _TORCH
 from ...sim.patching import in_both
 from ...sim.torch_private import AllOf, current_engine
 
 CPU = torch.device("cpu")
+_WITHOUT = _OURS, _TORCH  # the folders whose code sees no GPU
 MEMORY = 80e9  # bytes of a GPU that the cluster does not describe
 _GENERATIONS = {"P100": (6, 0), "V100": (7, 0), "T4": (7, 5), "L4": (8, 9)}
 _GENERATIONS |= {"4090": (8, 9), "H100": (9, 0), "H200": (9, 0), "B200": (10, 0)}
@@ -331,14 +332,14 @@ def changes():
 
 
 def instead(function, to_the_script):
-    """Makes of a usual function one that ranks, or only their script, find replaced."""
+    """Makes of a function one that ranks, or their code but torch's, find replaced."""
 
     def make(usual):
         @functools.wraps(usual, updated=())
         def either(*args, **kwargs):
             gpus = mine()
             caller = sys._getframe(1).f_code.co_filename
-            if gpus is None or (to_the_script and not is_users(caller)):
+            if gpus is None or (to_the_script and caller.startswith(_WITHOUT)):
                 return usual(*args, **kwargs)
             return function(gpus, *args, **kwargs)
 

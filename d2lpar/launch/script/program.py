@@ -4,7 +4,9 @@ In the simulator ranks are threads: what they have to share is prepared once, by
 `surroundings` around the run; a rank that is a process prepares its own.
 """
 
+import builtins
 import contextlib
+import os
 import random
 import sys
 import traceback
@@ -31,6 +33,8 @@ class Script(NamedTuple):
     """A file and its arguments; `shown`: the ranks that print; `seed` of rank 0.
 
     Its own modules are in `folder`; `package`: the one that it is a module of, or None.
+    `own` and `shared`: installed packages that each rank that is a thread has for
+    itself, and that all use together, where that would be otherwise.
     """
 
     path: str
@@ -39,6 +43,8 @@ class Script(NamedTuple):
     seed: int
     folder: str
     package: str | None = None
+    own: tuple = ()
+    shared: tuple = ()
 
 
 class Used(NamedTuple):
@@ -59,12 +65,10 @@ def surroundings(script, virtual):
     """Inside, this process executes the script; `virtual`: on the ranks' clocks."""
     global _local
     kept = list(sys.argv), sys.stderr, list(sys.path)
+    modules = LocalModules(script.folder, virtual, script.own, script.shared)
     try:
-        with (
-            patched(*changes()),
-            LocalModules(script.folder, built_in(virtual)) as _local,
-        ):
-            yield
+        with patched(*changes()), modules as _local:
+            yield modules
     finally:
         _local = None
         sys.argv, sys.stderr, sys.path[:] = kept
@@ -117,6 +121,16 @@ def _as_text(error):
     return "".join(told.format())
 
 
+def _torchruns(told):
+    """What torchrun tells besides, and by which frameworks know that it was there."""
+    group = {"GROUP_RANK": int(told["RANK"]) // int(told["LOCAL_WORLD_SIZE"])}
+    group["GROUP_WORLD_SIZE"] = int(told["WORLD_SIZE"]) // int(told["LOCAL_WORLD_SIZE"])
+    role = {f"ROLE_{name}": told[name] for name in ("RANK", "WORLD_SIZE")}
+    run = {"RUN_ID": "none", "RESTART_COUNT": "0", "MAX_RESTARTS": "0"}
+    run = {f"TORCHELASTIC_{name}": value for name, value in run.items()}
+    return {**{name: str(value) for name, value in group.items()}, **role, **run}
+
+
 def _seed(seed):
     """Ranks draw different numbers until the script seeds them, as processes do."""
     torch.manual_seed(seed)
@@ -127,12 +141,17 @@ def _seed(seed):
 @contextlib.contextmanager
 def _own(engine, script):
     """Inside, this rank has its own `__main__`, arguments and prefixed output."""
-    main = types.ModuleType("__main__")
-    vars(main).update(__file__=script.path, __builtins__=_local.builtins)
+    os.environ.update(_torchruns(os.environ))
+    main, modules = types.ModuleType("__main__"), {}
+    if _local.packages:
+        modules["builtins"] = built_in()
+    found = vars(modules.get("builtins", builtins))
+    vars(main).update(__file__=script.path, __builtins__=found)
     vars(main).update(__package__=script.package)
     argv = [script.path, *script.arguments]
     out, errors = (_Prefixed(s, script.shown) for s in (sys.stdout, sys.stderr))
-    mine, usual = Belongings(_local, main, argv, errors), sys.stdout
+    modules["__main__"] = main
+    mine, usual = Belongings(_local, modules, argv, errors), sys.stdout
     mine.resume()
     sys.stdout = out
     engine.belongings.append(mine)
@@ -144,6 +163,7 @@ def _own(engine, script):
             sys.stdout = usual
         engine.belongings.remove(mine)
         mine.pause()
+        _local.leave()
 
 
 class _Prefixed:

@@ -131,6 +131,13 @@ class Group(dist.ProcessGroup):
 
     @never_compiled
     def _post(self, kind, inputs=(), outputs=(), opts=None, **more):
+        here = current_engine()
+        if here is not None and here is not self.engine:
+            raise RuntimeError(
+                f"rank {here.rank} calls {kind} on a process group object of rank "
+                f"{self.engine.rank}: every rank has to use the one that it was "
+                "given, and not to keep it where ranks share it"
+            )
         if kind in ("all_reduce", "reduce", "reduce_scatter"):
             more["op"] = _op(opts)
         if kind in ("broadcast", "reduce", "gather", "scatter"):
