@@ -89,6 +89,9 @@ UNSHOWN = {
     # 07: batch norm with its backward pass by hand, and a loss scale
     "data_parallel": "SyncBatchNorm convert_batch_norms",
     "allreduce/half": "LossScale unscale",
+    # 10: it shows the stages, a flat and the hooks, and says what is counted
+    "sharding/zero": "Sharded split_parameters step_shards",
+    "shared/footprint": "Memory memory traffic held",
     # 11: it shows the two passes of a part, and names what they call
     "network_partition/part": "home_of like_value send_value returns receive_value "
     "send_back open_receives gradients_back Part",
