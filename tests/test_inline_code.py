@@ -89,6 +89,9 @@ UNSHOWN = {
     # 07: batch norm with its backward pass by hand, and a loss scale
     "data_parallel": "SyncBatchNorm convert_batch_norms",
     "allreduce/half": "LossScale unscale",
+    # 10: it shows the stages, a flat and the hooks, and says what is counted
+    "sharding/zero": "Sharded split_parameters step_shards",
+    "shared/footprint": "Memory memory traffic held",
     # 11: it prints what a U-Net's layers take, and what `sizes` returns, says what the
     # seconds of a part are, shows its two passes, and names what they call
     "network_partition/layers": "Conv side_by_side unet",
