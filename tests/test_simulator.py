@@ -480,8 +480,8 @@ def test_memory_outside_of_tensors_counts_where_it_is_traced():
     finally:
         tracemalloc.stop()
     for r in range(4):
-        assert 0 <= held[r] - 800_000 * (r + 1) < 20_000
-        assert 0 <= passing[r] - 5_000_000 < 20_000
+        assert abs(held[r] - 800_000 * (r + 1)) < 20_000
+        assert abs(passing[r] - 5_000_000) < 20_000  # other objects come and go
 
 
 def reduce_on_meta():
