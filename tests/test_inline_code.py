@@ -89,10 +89,7 @@ UNSHOWN = {
     # 07: batch norm with its backward pass by hand, and a loss scale
     "data_parallel": "SyncBatchNorm convert_batch_norms",
     "allreduce/half": "LossScale unscale",
-    # 11: it prints what a U-Net's layers take, and what `sizes` returns, says what the
-    # seconds of a part are, shows its two passes, and names what they call
-    "network_partition/layers": "Conv side_by_side unet",
-    "network_partition/balance": "Size sizes layer_seconds part_seconds",
+    # 11: it shows the two passes of a part, and names what they call
     "network_partition/part": "home_of like_value send_value returns receive_value "
     "send_back open_receives gradients_back Part",
     # 13: it shows the executor's F, and the lines of its mail
