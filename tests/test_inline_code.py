@@ -110,10 +110,11 @@ UNSHOWN = {
     "depths check_heights check_picture split_rows own_rows window_of beside "
     "first_rows last_rows rows cat",
     "hybrid/split_choice": "Shape shapes plan_seconds to_loss",
-    # 15: it shows the methods that carry the ideas of the mesh
-    "mesh/grid": "Mesh",
-    "mesh/gpt_parts": "one_device Stage make_stage row_losses split_dimensions "
-    "by_kind own_piece whole_of names_and_shapes shapes_of",
+    # 15: it shows the methods that carry the ideas of the mesh, and names what counts
+    "mesh/grid": "Mesh bytes_per_axis",
+    "mesh/gpt_parts": "Config recipe blocks_of one_device Moment Stage make_stage "
+    "row_losses split_dimensions by_kind own_piece whole_of names_and_shapes shapes_of",
+    "mesh/costs": "numbers tensors",
     # 17: it shows `to_heads`, of which this is the other way
     "sequence/ulysses": "to_sequence",
     # 18: it shows the layer on ranks and names the one-device layer, refusals and trips
