@@ -130,8 +130,8 @@ def simulate(
     given = context.args, output, count, module, own, share
     program = simulating.script(path, *given)
     with refusing(ValueError, RuntimeError):
-        run, error = simulating.simulate(program, count, where, gloo, timeout)
-    simulating.tell(program, run, error, timeline)
+        run, error, marks = simulating.simulate(program, count, where, gloo, timeout)
+    simulating.tell(program, run, error, marks, timeline)
     if error is not None:
         raise typer.Exit(130 if isinstance(error, KeyboardInterrupt) else 1)
 

@@ -11,13 +11,14 @@ from pathlib import Path
 from ..launch import run as launch
 from ..launch.script.program import Script, play, read, surroundings
 from ..report import player
-from ..report.errors import Interrupted, RankError
+from ..report.errors import DeadlockError, Interrupted, MismatchError, RankError
 from ..report.places import place
 from ..report.runs import text_table
 from ..report.units import counted, show_bytes, show_seconds
 from ..sim.cluster import Cluster
 from ..sim.patching import patched_environment
 from .console import Refused, check_folder
+from .steps import drift, summary
 
 ROWS = 12  # lines of the table of calls
 KINDS = ".png", ".html", ".json"  # of files for a timeline
@@ -93,7 +94,7 @@ def cluster_for(spec, network, ranks, gloo):
 
 
 def simulate(program, ranks, cluster=None, gloo=False, timeout=60.0):
-    """(Run, error or None) of a Script; what its ranks print is shown as they do."""
+    """(Run, error or None, marks of steps) of a Script, whose prints are shown."""
     virtual = contextlib.nullcontext() if gloo else surroundings(program, virtual=True)
     world = {"world_size": ranks, "backend": "gloo" if gloo else "sim"}
     with (
@@ -103,13 +104,15 @@ def simulate(program, ranks, cluster=None, gloo=False, timeout=60.0):
         try:
             options = {"cluster": cluster, "timeout": timeout}
             run = launch.run(play, program, **world, **options)
-            return run, outsiders(run)
+            marks = [used.marks for used in run.results]
+            return run, outsiders(run), marks
         except (RankError, Interrupted) as error:
             trace = getattr(error.__cause__, "script_traceback", "")
             for name in modules.compiled if modules else ():
                 if f"{os.sep}{name}{os.sep}" in trace:
                     error.add_note(COMPILED.format(name))
-            return error.run, error
+            marks = modules.marks if modules else {}
+            return error.run, error, [marks.get(r, []) for r in range(ranks)]
 
 
 COMPILED = (
@@ -152,9 +155,9 @@ NOT_PLAYED = (
 )
 
 
-def report(run, program):
-    """Seconds, bytes per call, memory, and sentences about what would be different."""
-    lines = [repr(run).splitlines()[0], "", _calls(run, program)]
+def report(run, program, step=()):
+    """A step, bytes per call, memory, and sentences about what would be different."""
+    lines = [*step, repr(run).splitlines()[0], "", _calls(run, program)]
     if any(run.peak_memory or ()):
         lines += ["", _memory(run)]
     sentences = [w for w in run.warnings if not w.startswith("init_process_group does")]
@@ -208,18 +211,22 @@ def shared_gpus(run):
     return []
 
 
-def tell(program, run, error, path=None):
+def tell(program, run, error, marks, path=None):
     """Print how the run went; its timeline goes into the file, else onto the screen."""
     print(flush=True)
     if error is not None:
         print(failure(error), file=sys.stderr, flush=True)
     if run is None:
         return
-    print(f"{report(run, program)}\n")
+    apart = drift(run.ledger.entries, marks, program.folder)
+    if isinstance(error, DeadlockError | MismatchError) and apart:
+        print("\n".join(apart), file=sys.stderr, flush=True)
+    step, line = summary(run, marks, program.folder)
+    print(f"{report(run, program, step)}\n")
     if path:
         print(write_timeline(run, path))
-    elif len(run.timeline):
-        print(run.timeline)
+    elif len(line or run.timeline):
+        print(line or run.timeline)
 
 
 def check_timeline(path):

@@ -82,6 +82,7 @@ class LocalModules:
         self._own |= dict.fromkeys([*OWN, *own], packages)
         self._own |= dict.fromkeys(shared, False)
         self.compiled = []  # packages that ranks share because they hold compiled code
+        self.marks = {}  # rank: the marks of its steps
         self._once = {}  # compiled modules in packages of ranks: all use the same one
 
     def __enter__(self):

@@ -35,6 +35,7 @@ class PlayedGpus:
         self.count = min(per_node or engine.world_size, engine.world_size)
         self.current, self.used = 0, set()
         self._peak = 0  # bytes, until the script has last forgotten them
+        self.marks = []  # where its optimizers have stepped, see d2lpar.cli.steps
         self.at_exit = []  # what the script wants to be called at its end
         self.gpu = cluster.gpu if cluster else None
 
@@ -113,6 +114,13 @@ class PlayedGpus:
         """The time when the device has done all that it was asked for, in seconds."""
         clock = getattr(self.engine, "clock", None)
         return self.engine.now() if clock is None else clock
+
+
+def stepped(optimizer, args, kwargs):
+    """An optimizer of this rank has made a step; torch calls it."""
+    if gpus := mine():
+        mark = id(optimizer), gpus.moment(), len(gpus.engine.entries)
+        gpus.marks.append(mark)
 
 
 def mine():

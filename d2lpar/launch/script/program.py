@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ...report.engine import _OURS
 from ...report.threads import users_part
@@ -24,7 +25,7 @@ from ...sim.torch_private import current_engine
 from .adapted import changes
 from .belongings import Belongings, LocalModules
 from .clocks import built_in
-from .played_gpus import OnHost, PlayedGpus
+from .played_gpus import OnHost, PlayedGpus, stepped
 
 _local = None  # the LocalModules of the script that this process executes
 
@@ -48,10 +49,11 @@ class Script(NamedTuple):
 
 
 class Used(NamedTuple):
-    """The numbers of the GPUs that a rank has named, and whether it joined a group."""
+    """The GPUs that a rank has named, whether it joined a group, marks of its steps."""
 
     gpus: list
     joined: bool
+    marks: list
 
 
 def read(path):
@@ -66,10 +68,12 @@ def surroundings(script, virtual):
     global _local
     kept = list(sys.argv), sys.stderr, list(sys.path)
     modules = LocalModules(script.folder, virtual, script.own, script.shared)
+    hook = register_optimizer_step_post_hook(stepped)
     try:
         with patched(*changes()), modules as _local:
             yield modules
     finally:
+        hook.remove()
         _local = None
         sys.argv, sys.stderr, sys.path[:] = kept
 
@@ -88,6 +92,7 @@ def play(script):
     with contextlib.ExitStack() as stack:
         if _local is None:
             stack.enter_context(surroundings(script, virtual=False))
+        _local.marks[engine.rank] = engine.gpus.marks
         stack.enter_context(_own(engine, script))
         stack.enter_context(OnHost(engine.gpus))
         stack.callback(engine.gpus.settle)
@@ -98,7 +103,8 @@ def play(script):
             with contextlib.suppress(AttributeError):
                 error.script_traceback = _as_text(error)
             raise
-    return Used(sorted(engine.gpus.used), engine.times_joined > before)
+    joined = engine.times_joined > before
+    return Used(sorted(engine.gpus.used), joined, engine.gpus.marks)
 
 
 def _execute(path, at_exit):

@@ -1,0 +1,130 @@
+"""What a step of a script takes, and where its ranks drift apart.
+
+A step ends where the optimizer that steps most often has stepped.  A mark is such a
+moment on a rank: (optimizer, seconds, how many entries the rank's record has).
+"""
+
+import os
+from collections import Counter
+from statistics import median
+
+from ..report.calls import size_of
+from ..report.events import WAITS
+from ..report.places import place
+from ..report.units import counted, show_bytes, show_seconds
+
+DEAREST = 3  # lines of code that are listed
+
+
+def ends(marks):
+    """Of each rank, the moments and lengths of its record at the ends of its steps."""
+    counts = Counter(which for which, *_ in marks)
+    most = counts.most_common(1)
+    return [(at, length) for which, at, length in marks if which == most[0][0]]
+
+
+def typical(marks):
+    """(start, stop, k, seconds of each step) of the step k of median length, or None.
+
+    A step begins when all ranks have ended the one before.
+    """
+    times = [[at for at, _ in ends(mine)] for mine in marks]
+    bounds = [max(row) for row in zip(*times, strict=False)]
+    seconds = [b - a for a, b in zip(bounds, bounds[1:], strict=False)]
+    if not seconds or not median(seconds):
+        return None
+    k = min(range(len(seconds)), key=lambda i: abs(seconds[i] - median(seconds)))
+    return bounds[k], bounds[k + 1], k, seconds
+
+
+def summary(run, marks, folder):
+    """(lines on the typical step of a run, its Timeline), or ([], None)."""
+    found = typical(marks) if marks else None
+    if found is None:
+        return [], None
+    start, stop, k, seconds = found
+    line, ranks = run.timeline.between(start, stop), range(run.world_size)
+    took, longest = stop - start, show_seconds(max(seconds))
+    several = f"median of {len(seconds)}, {show_seconds(min(seconds))} to {longest}"
+    computing = sum(line.busy(r) for r in ranks) * line.elapsed / took / len(ranks)
+    exposed = sum(line.exposed(r) for r in ranks) / took / len(ranks)
+    lines = [
+        f"a step: {show_seconds(took)} ({several}); {show_seconds(start)} before it",
+        f"  {computing:.0%} computing, {exposed:.0%} communication that nothing hides, "
+        f"{max(0.0, 1 - computing - exposed):.0%} waiting",
+        f"  bound by {_bound(run, marks, k, computing * took, exposed * took)}",
+    ]
+    spent = Counter()
+    for event in line:
+        if event.stream == "compute" and event.where and event.where[0]:
+            does = "waits" if event.kind in WAITS else "computes"
+            spent[event.where, does] += event.stop - event.start
+    for ((file, number), does), total in spent.most_common(DEAREST):
+        near = place((file.removeprefix(folder + os.sep), number))
+        share = total / took / len(ranks)
+        lines.append(f"  {near} {does} {show_seconds(total / len(ranks))}, {share:.0%}")
+    return lines, line
+
+
+def _bound(run, marks, k, computing, exposed):
+    """What the step mostly waits for or does, in words."""
+    cluster, took = run.cluster, max(computing, exposed)
+    if cluster is None:
+        return "computing" if computing > exposed else "communication"
+    if cluster.gpu is None:
+        return "communication, as computing takes no time without --cluster"
+    if computing >= exposed:
+        return f"computing, on {cluster.gpu.name}"
+    sizes, calls = [], 0
+    for mine, entries in zip(marks, run.ledger.entries, strict=True):
+        (_, first), (_, last) = ends(mine)[k : k + 2]
+        part = entries[first:last]
+        calls = max(calls, sum(e[0] in ("send", "join") for e in part))
+        sent = [size_of(e[5]) for e in part if e[0] == "send"]
+        joins = (peers for e in part if e[0] == "join" for peers in e[6])
+        sizes.append(sum(sent) + sum(size for _, size, _ in joins))
+    per_node = cluster.per_node or run.world_size
+    if run.world_size > per_node:
+        rate, links = cluster.network_rate * cluster.cards / per_node, "the network"
+    else:
+        rate, links = cluster.rate, "the links"
+    size = show_bytes(max(sizes))
+    if max(sizes) / rate > took / 2:
+        return f"{links}: a rank sends {size}"
+    return f"latency: {counted(calls, 'call')} send {size} from a rank"
+
+
+def drift(entries, marks, folder):
+    """Lines on collectives that not all ranks of a group have called equally often.
+
+    The steps that all ranks have ended are compared one by one, and then the rest.
+    """
+    bounds = [[0, *(length for _, length in ends(mine)), None] for mine in marks]
+    steps = min(map(len, bounds)) - 2
+    for k in range(steps + 1):
+        last = [after[k + 1] if k < steps else None for after in bounds]
+        parts = [e[b[k] : z] for e, b, z in zip(entries, bounds, last, strict=True)]
+        if lines := _unequal(parts, folder):
+            when = f"in step {k}" if k < steps else "after the steps" if steps else ""
+            rest = " From there on, values of different steps met." * (k < steps)
+            return [f"Ranks do not call the same {when}".rstrip() + f":{rest}", *lines]
+    return []
+
+
+def _unequal(parts, folder):
+    """A line for each call that some members of its group make more often."""
+    counts, members = [Counter() for _ in parts], {}
+    for mine, part in zip(counts, parts, strict=True):
+        for entry in part:
+            if entry[0] == "join":
+                members[entry[2]] = entry[3]
+                mine[entry[2], entry[5].kind, entry[8]] += 1
+    lines = []
+    for call in dict.fromkeys(call for mine in counts for call in mine):
+        group, kind, (file, number) = call
+        times = {rank: counts[rank][call] for rank in members[group]}
+        if len(set(times.values())) > 1:
+            near = place((file.removeprefix(folder + os.sep), number))
+            told = ", ".join(f"{c} on rank {rank}" for rank, c in times.items())
+            lines.append(f"  {near} {kind}: {told}")
+    return lines
