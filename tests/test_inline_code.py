@@ -89,6 +89,10 @@ UNSHOWN = {
     # 07: batch norm with its backward pass by hand, and a loss scale
     "data_parallel": "SyncBatchNorm convert_batch_norms",
     "allreduce/half": "LossScale unscale",
+    # 08: it shows the hook and the inside of a bucket, prints plans, and has a table of
+    # what the four modules send
+    "overlap": "plan_buckets broadcast_state Replica NaiveDDP FlatDDP BucketedDDP "
+    "OverlappedDDP check_first",
     # 11: it prints what a U-Net's layers take, and what `sizes` returns, says what the
     # seconds of a part are, shows its two passes, and names what they call
     "network_partition/layers": "Conv side_by_side unet",
