@@ -243,15 +243,22 @@ def _arrived(weak, k, i, p):
     ddp = weak()
     if ddp is None or not ddp.synchronised:
         return
-    if i not in ddp.buckets[k].missing:
-        raise RuntimeError(
-            f"{ddp.names[p]} has got a second gradient before finish(): call "
-            "finish() after each backward, or all but the last in no_sync()."
-        )
+    check_first(ddp, k, i)
     put_gradient(ddp.buckets[k], i, ddp.scale)
     while ddp.begun < len(ddp.buckets) and not ddp.buckets[ddp.begun].missing:
         send_bucket(ddp.buckets[ddp.begun], ddp.allreduce, ddp.group)
         ddp.begun += 1
+
+
+def check_first(ddp, k, i):
+    """Raise RuntimeError if the bucket already has this gradient."""
+    bucket = ddp.buckets[k]
+    if i not in bucket.missing:
+        raise RuntimeError(
+            f"{ddp.names[bucket.weights[i]]} has got a second gradient before "
+            "finish(): call finish() after each backward, or all but the last "
+            "in no_sync()."
+        )
 
 
 def _names_of_trained(model):

@@ -89,6 +89,10 @@ UNSHOWN = {
     # 07: batch norm with its backward pass by hand, and a loss scale
     "data_parallel": "SyncBatchNorm convert_batch_norms",
     "allreduce/half": "LossScale unscale",
+    # 08: it shows the hook and the inside of a bucket, prints plans, and has a table of
+    # what the four modules send
+    "overlap": "plan_buckets broadcast_state Replica NaiveDDP FlatDDP BucketedDDP "
+    "OverlappedDDP check_first",
     # 10: it shows the stages, a flat and the hooks, and says what is counted
     "sharding/zero": "Sharded split_parameters step_shards",
     "shared/footprint": "Memory memory traffic held",
