@@ -23,7 +23,9 @@ from d2lpar.shared import notebooks
 README, GUIDE = ((ROOT / f"{x}.md").read_text("utf-8") for x in ("README", "GUIDE"))
 COMMITTED = ROOT / "pictures" / "gather_ring.png"
 MOVING = COMMITTED.with_suffix(".gif")
-RECORDED = re.search(r"torch==([\d.]+)", (ROOT / "Makefile").read_text())[1]
+RECORDED = re.search(
+    r"^TORCH .= torch==([\d.]+)$", (ROOT / "Makefile").read_text(), re.M
+)[1]
 SIMULATED = ROOT / "pictures" / "train.png"
 
 

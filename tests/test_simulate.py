@@ -500,6 +500,89 @@ def test_fsdp_on_a_mesh_and_a_pipeline(folder):
     assert re.search(r"send +train.py", result.stdout)
 
 
+# A step, and where ranks drift apart
+
+STEPS = """
+    net = nn.Linear(1000, 1000, bias=False)
+    optimizer = torch.optim.SGD(net.parameters())
+    others = torch.optim.SGD([torch.zeros(1, requires_grad=True)])
+    time.sleep(1)
+    for step in range(6):
+        if step % 2:
+            others.step()
+        net(torch.ones(1, 1000)).sum().backward()
+        if (rank, step) != SKIPPED:
+            dist.all_reduce(net.weight.grad)
+        if rank == 1 and step == 3:
+            time.sleep(0.25)
+        optimizer.step()
+    """
+
+
+@pytest.mark.parametrize("world", [(), ("--gloo",)])
+def test_a_typical_step_stands_first(folder, world):
+    body = STEPS.replace("SKIPPED", "None")
+    result = call(folder, "-n", "2", *world, **script(body))
+    assert result.exit_code == 0, result.output
+    said = result.stdout
+    took, least, most, before = re.search(
+        r"^a step: (.*) \(median of 5, (.*) to (.*)\); (.*) before it$", said, re.M
+    ).groups()
+    line = len(START.splitlines()) + 11
+    if world:
+        assert re.search(rf"train.py:{line} waits .*", said)
+        return
+    # an all-reduce of 4 MB: two messages of 2 MB at 10 GB/s
+    assert (took, least, most, before[0]) == ("420 us", "420 us", "250.4 ms", "1")
+    assert "0% computing, 100% communication that nothing hides, 0% waiting" in said
+    assert (
+        "bound by communication, as computing takes no time without --cluster" in said
+    )
+    assert f"  train.py:{line} waits 420 us, 100%\n" in said
+    assert "420 us virtual, collectives by formula" in said  # the step's timeline
+
+
+@pytest.mark.parametrize(
+    ("cluster", "bound"),
+    [
+        ("2xH100", "the links: a rank sends 36 MB"),
+        ("2x1xH100", "the network: a rank sends 4 MB"),
+        ("2xT4", "computing, on T4"),
+    ],
+)
+def test_what_bounds_a_step(folder, cluster, bound):
+    body = STEPS.replace("SKIPPED", "None")
+    if cluster == "2xH100":
+        body = body.replace("1000", "3000")
+    if "T4" in cluster:
+        body = body.replace("ones(1,", "ones(1 << 13,")
+    result = call(folder, "--cluster", cluster, **script(body))
+    assert f"  bound by {bound}\n" in result.stdout
+    tiny = script(re.sub("[13]000", "10", body).replace("1 << 13", "1"))
+    result = call(folder, "--cluster", cluster.replace("T4", "H100"), **tiny)
+    assert re.search(
+        r"bound by (latency: 1 call sends? 400 B|computing)", result.stdout
+    )
+    assert result.stdout.count("a step: ") == 1
+
+
+def test_the_step_in_which_ranks_drift_apart_is_named(folder):
+    result = call(folder, "-n", "2", **script(STEPS.replace("SKIPPED", "(1, 3)")))
+    assert "DeadlockError: deadlock: rank 1 has returned" in result.stderr
+    line = len(START.splitlines()) + 11
+    told = "Ranks do not call the same in step 3: From there on, values of different"
+    assert (
+        f"{told} steps met.\n  train.py:{line} all_reduce: 1 on rank 0, 0 on rank 1"
+        in (result.stderr)
+    )
+    body = "if rank == 0:\n    dist.barrier()\ndist.all_reduce(torch.ones(1))"
+    result = call(folder, "-n", "2", **script(body))
+    line = len(START.splitlines()) + 1
+    assert "Ranks do not call the same:\n" in result.stderr
+    assert f"  train.py:{line + 1} barrier: 1 on rank 0, 0 on rank 1" in result.stderr
+    assert "a step: " not in result.stdout
+
+
 # What goes wrong is explained with the script's lines
 
 
