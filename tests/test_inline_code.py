@@ -89,6 +89,8 @@ UNSHOWN = {
     # 07: batch norm with its backward pass by hand, and a loss scale
     "data_parallel": "SyncBatchNorm convert_batch_norms",
     "allreduce/half": "LossScale unscale",
+    # 09: it shows what a server does and its rules, and says what a worker sends
+    "parameter_server": "Flat gradient_of work Server serve role",
     # 11: it prints what a U-Net's layers take, and what `sizes` returns, says what the
     # seconds of a part are, shows its two passes, and names what they call
     "network_partition/layers": "Conv side_by_side unet",
