@@ -281,7 +281,7 @@ def _fresh(server, incoming, idle):
 def average_parameters(flat, allreduce=dist.all_reduce, group=None):
     """Replace `flat.values` by the mean over all ranks: one all-reduce.
 
-    Every few steps of training alone, this is local SGD.  Stich 2019.
+    Calling it every few steps is local SGD.  Stich 2019.
     """
     allreduce(flat.values, group=group)
     flat.values /= dist.get_world_size(group)
