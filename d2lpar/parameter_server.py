@@ -15,8 +15,8 @@ A worker only pulls, computes and pushes.  The server's rule decides when it ans
     with a bound      one gradient                 workers that are too far ahead
     with backups      the first gradients          no worker for the last ones
 
-Without a server, `local_sgd` averages the parameters every few steps.  n ranks, k
-servers.  Ranks 0 to k-1 serve, the others work.
+Without a server, `average_parameters` replaces all replicas by their mean.  n ranks,
+k servers.  Ranks 0 to k-1 serve, the others work.
 """
 
 from dataclasses import dataclass
@@ -279,35 +279,12 @@ def _fresh(server, incoming, idle):
 
 
 def average_parameters(flat, allreduce=dist.all_reduce, group=None):
-    """Replace `flat.values` by the mean over all ranks: one all-reduce."""
+    """Replace `flat.values` by the mean over all ranks: one all-reduce.
+
+    Calling it every few steps is local SGD.  Stich 2019.
+    """
     allreduce(flat.values, group=group)
     flat.values /= dist.get_world_size(group)
-
-
-# Every 2 steps; + is a step of a rank's own optimizer, = the mean over ranks:
-#
-#     rank 0    + + = + + = +  =
-#     rank 1    + + = + + = +  =
-def local_sgd(model, optimizer, task, every=1, allreduce=dist.all_reduce):
-    """Train each rank alone, and average all ranks every so many steps.
-
-    They also average at the end.  `every=None` averages only there, which is
-    ParallelSGD (Zinkevich et al. 2010); every=1 with SGD is the synchronous
-    step.  `task(k)` as for `work`; all ranks have equally many.  Returns the
-    number of averages.  Stich 2019.
-    """
-    if every is not None and every < 1:
-        raise ValueError(f"every must be None or at least 1, not {every}.")
-    flat = Flat(model)
-    done, averages, more = 0, 0, True
-    while more:
-        _, more = gradient_of(flat, task, done)
-        optimizer.step()
-        done += 1
-        if not more or (every and done % every == 0):
-            average_parameters(flat, allreduce)
-            averages += 1
-    return averages
 
 
 def role(servers, group, serves=False):

@@ -89,6 +89,8 @@ UNSHOWN = {
     # 07: batch norm with its backward pass by hand, and a loss scale
     "data_parallel": "SyncBatchNorm convert_batch_norms",
     "allreduce/half": "LossScale unscale",
+    # 09: it shows what a server does and its rules, and says what a worker sends
+    "parameter_server": "Flat gradient_of work Server serve role",
     # 08: it shows the hook and the inside of a bucket, prints plans, and has a table of
     # what the four modules send
     "overlap": "plan_buckets broadcast_state Replica NaiveDDP FlatDDP BucketedDDP "

@@ -364,57 +364,26 @@ def test_backups_weigh_what_came_by_rows():
 # Without a server
 
 
-def alone(every, make_optimizer, rows, steps=STEPS):
+def alone(make_optimizer, rows):
     model, n, r = Tied(), dist.get_world_size(), dist.get_rank()
-    task = share_of(model, rows, r, n, steps)
+    flat, task = ps.Flat(model), share_of(model, rows, r, n)
     optimizer = make_optimizer(model.parameters())
-    averages = ps.local_sgd(model, optimizer, task, every, a.ring_allreduce)
-    return averages, whole(model)
+    for k in range(STEPS):
+        ps.gradient_of(flat, task, k)
+        optimizer.step()
+        ps.average_parameters(flat, a.ring_allreduce)
+    return whole(model)
 
 
 @pytest.mark.parametrize("world", ["sim", "gloo"])
 @pytest.mark.parametrize("n", [1, 2, 3, 4])
-def test_local_sgd_of_one_step_is_the_synchronous_step(n, world):
+def test_averaging_after_each_step_is_the_synchronous_step(n, world):
     make, rows = OPTIMIZERS["sgd"], 12  # equal shards: linear, so momentum too
-    run = d2lpar.run(alone, 1, make, rows, world_size=n, backend=world)
+    run = d2lpar.run(alone, make, rows, world_size=n, backend=world)
     values, _ = one_device(make, rows)
-    for averages, came in run.results:
-        assert averages == STEPS and close(came, values)
-
-
-def test_with_adam_it_is_not():
-    make = OPTIMIZERS["adam"]
-    run = d2lpar.run(alone, 1, make, 12, world_size=3, backend="sim")
-    assert (run.results[0][1] - one_device(make, 12)[0]).abs().max() > 1e-4
-
-
-@pytest.mark.parametrize(
-    ("every", "averages"), [(1, 7), (2, 4), (3, 3), (7, 1), (None, 1)]
-)
-def test_local_sgd_averages_every_so_many_steps_and_at_the_end(every, averages):
-    given = every, OPTIMIZERS["sgd"], 12, 7
-    run = d2lpar.run(alone, *given, world_size=3, backend="sim")
-    first = run.results[0][1]
-    for count, came in run.results:
-        assert count == averages and torch.equal(came, first)
-    assert max(run.bytes_sent) == averages * ring_cost(35, 3, itemsize=8).busiest
-
-
-def test_parallel_sgd_is_the_mean_of_runs_apart():
-    run = d2lpar.run(alone, None, OPTIMIZERS["adam"], 12, world_size=3, backend="sim")
-
-    def apart(i):
-        model = Tied()
-        task = share_of(model, 12, i, 3)
-        optimizer = OPTIMIZERS["adam"](model.parameters())
-        for k in range(STEPS):
-            optimizer.zero_grad()
-            task(k)
-            optimizer.step()
-        return whole(model)
-
-    mean = sum(map(apart, range(3))) / 3
-    assert all(close(came, mean) for _, came in run.results)
+    for came in run.results:
+        assert close(came, values) and torch.equal(came, run.results[0])
+    assert max(run.bytes_sent) == STEPS * ring_cost(35, n, itemsize=8).busiest
 
 
 # Bad input: one sentence
@@ -446,7 +415,7 @@ def test_a_task_that_replaces_its_gradient_is_refused():
             model(torch.ones(1, 2)).sum().backward()
             return 1, False
 
-        ps.local_sgd(model, torch.optim.SGD(model.parameters(), 0.1), task)
+        ps.gradient_of(ps.Flat(model), task, 0)
 
     with pytest.raises(d2lpar.RankError, match="Leave zero_grad out"):
         d2lpar.run(spoilt, world_size=1, backend="sim")
@@ -460,8 +429,6 @@ def test_numbers_are_checked():
         next(ps.asynchronous(server, -1))
     with pytest.raises(ValueError, match="2 workers cannot spare 2"):
         next(ps.with_backups(server, 2))
-    with pytest.raises(ValueError, match="not 0"):
-        ps.local_sgd(None, None, None, every=0)
 
 
 def replayed(log, model, tasks):
