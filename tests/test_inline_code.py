@@ -121,8 +121,8 @@ UNSHOWN = {
     "mesh/gpt_parts": "Config recipe blocks_of one_device Moment Stage make_stage "
     "row_losses split_dimensions by_kind own_piece whole_of names_and_shapes shapes_of",
     "mesh/costs": "numbers tensors",
-    # 17: it shows `to_heads`, of which this is the other way
-    "sequence/ulysses": "to_sequence",
+    # 17: it shows `to_heads`, draws the exchange in a table, and says what is refused
+    "sequence/ulysses": "to_sequence ulysses_attention shares_of_heads",
     # 18: it shows the layer on ranks and names the one-device layer, refusals and trips
     "experts/layer": "MoE count_tokens check_sizes check_logits check_tokens",
     "experts/nodes": "Flight depart",
