@@ -360,6 +360,9 @@ def test_a_gpu_is_on_the_host_and_its_clock_is_the_clusters(folder):
         torch.cuda.reset_peak_memory_stats()
         assert torch.cuda.max_memory_allocated() == x.nbytes
         time.sleep(3600)
+        with torch.device("meta"):  # as large models are made
+            later = nn.Linear(4096, 4096)
+        assert torch.cuda.max_memory_allocated() == x.nbytes
         with torch.autocast("cuda"):
             net = torch.compile(nn.Linear(2, 2)).cuda()
             print(x.dtype, (x @ x).dtype, net.weight.device)

@@ -183,12 +183,14 @@ def _calls(run, program):
 
 def _memory(run):
     most, least = max(run.peak_memory), min(run.peak_memory)
-    rank = run.peak_memory.index(most)
-    if most == least:
-        return f"peak memory: {show_bytes(most)} on each rank"
-    return (
-        f"peak memory: {show_bytes(most)} on rank {rank}, at least {show_bytes(least)}"
+    rank, gpu = run.peak_memory.index(most), run.cluster and run.cluster.gpu
+    where = "each rank"
+    if most > least:
+        where = f"rank {rank}, at least {show_bytes(least)}"
+    part = (
+        f"; {most / gpu.memory:.0%} of a GPU's {show_bytes(gpu.memory)}" if gpu else ""
     )
+    return f"peak memory: {show_bytes(most)} on {where}{part}"
 
 
 def shared_gpus(run):

@@ -42,8 +42,9 @@ class Meter(TorchDispatchMode):
     traces: between `resume` and `pause` all that is allocated is this rank's.
     """
 
-    def __init__(self, charge=None, flying=None, raced=None):
+    def __init__(self, charge=None, flying=None, raced=None, shapes=False):
         super().__init__()
+        self.shapes = shapes  # of a run whose tensors have shapes alone
         self.charge = charge  # None: computing is free
         self.flying, self.raced = flying, raced  # calls by id; what tells of a race
         self.live = {}  # id of a storage -> [weak reference, bytes]
@@ -80,6 +81,8 @@ class Meter(TorchDispatchMode):
             out = _shaped(func, args, kwargs or {})
         else:
             out = func(*args, **kwargs) if kwargs else func(*args)
+        if not self.shapes and _without_values(out):
+            return out  # it takes no memory and no time
         if creates == "fresh" and is_dense(out):
             storage = out.untyped_storage()
             if storage._cdata not in self.live:

@@ -61,7 +61,9 @@ class SimulatedEngine(Engine):
         self.state, self.blocked = "running", None
         self.report = RankReport(rank, Status(rank))
         free = sim.cluster.free_compute
-        self.meter = Meter(None if free else self.charge, self.open, self.raced)
+        shapes = sim.device is not None and torch.device(sim.device).type == "meta"
+        charge = None if free else self.charge
+        self.meter = Meter(charge, self.open, self.raced, shapes)
         self.belongings = [self.meter]  # what is in place while this rank runs
         self.thread, self.life = None, Interruptible()
         self.function = ("", 0)  # where the function begins that this rank executes
