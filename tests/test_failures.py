@@ -363,29 +363,6 @@ def test_one_flipped_bit_is_found(bit):
     assert runs(same_but, [0], bit, ranks=1).results == [[]]
 
 
-def test_a_nan_on_one_rank_is_known_to_all():
-    def finite(bad):
-        x = torch.zeros(3)
-        if dist.get_rank() == 1:
-            x[1] = bad
-        return f.all_finite([torch.ones(2), x])
-
-    for bad in (math.nan, -math.inf):
-        assert runs(finite, bad, ranks=3).results == [False] * 3
-    assert runs(finite, 1.0, ranks=3).results == [True] * 3
-
-
-def test_the_straggler_is_found_by_its_timeline():
-    def work():
-        for _ in range(3):
-            d2lpar.sleep(0.01)
-            dist.all_reduce(torch.ones(1))
-
-    cluster = d2lpar.Cluster.plain.slow(2, 1.5)
-    rank, more = f.straggler(runs(work, ranks=4, cluster=cluster))
-    assert rank == 2 and more == pytest.approx(0.015)
-
-
 # Several nodes
 
 

@@ -197,25 +197,3 @@ def odd_ranks(tensors, group=None):
     if 2 * most <= n and n > 1:
         return list(range(n))
     return [r for r in range(n) if counts[r] < most]
-
-
-def all_finite(tensors, group=None):
-    """Return whether no rank of a group has an infinity or a NaN."""
-    mine = all(x.isfinite().all() for x in tensors)
-    fine = torch.tensor(float(mine))
-    dist.all_reduce(fine, op=dist.ReduceOp.MIN, group=group)
-    return bool(fine)
-
-
-def straggler(run):
-    """Return (rank, seconds) of the rank that worked longest, by its timeline.
-
-    A rank that is slow never waits, so its own time is the others' waiting.
-    `seconds` is by how much it worked longer than the median rank.
-    """
-    busy = [0.0] * run.world_size
-    for event in run.timeline.events:
-        if event.kind == "compute":
-            busy[event.rank] += event.stop - event.start
-    slowest = max(range(len(busy)), key=busy.__getitem__)
-    return slowest, busy[slowest] - sorted(busy)[len(busy) // 2]
