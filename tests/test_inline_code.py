@@ -115,6 +115,9 @@ UNSHOWN = {
     "mesh/gpt_parts": "Config recipe blocks_of one_device Moment Stage make_stage "
     "row_losses split_dimensions by_kind own_piece whole_of names_and_shapes shapes_of",
     "mesh/costs": "numbers tensors",
+    # 16: it says what `Held` has and how a price follows from hours
+    "planning/memory": "Held",
+    "planning/search": "cost",
     # 17: it shows `to_heads`, of which this is the other way
     "sequence/ulysses": "to_sequence",
     # 18: it shows the layer on ranks and names the one-device layer, refusals and trips
