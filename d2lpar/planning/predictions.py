@@ -189,11 +189,12 @@ def calibrate(rows):
 
 
 def reached(row):
-    """Return the share with which a published run takes so long, by bisection."""
+    """Return the share with which a run takes so long, by bisection."""
     low, high = 0.01, 1.0
     for _ in range(40):
         middle = math.sqrt(low * high)
         shares = Shares(usual=middle)
         one = predicted(row.model, row.cluster, row.plan, row.batch, shares)
-        low, high = (low, middle) if one.seconds < row.seconds else (middle, high)
+        fast = one.seconds < row.seconds
+        low, high = (low, middle) if fast else (middle, high)
     return high
