@@ -89,12 +89,12 @@ UNSHOWN = {
     # 07: batch norm with its backward pass by hand, and a loss scale
     "data_parallel": "SyncBatchNorm convert_batch_norms",
     "allreduce/half": "LossScale unscale",
-    # 09: it shows what a server does and its rules, and says what a worker sends
-    "parameter_server": "Flat gradient_of work Server serve role",
     # 08: it shows the hook and the inside of a bucket, prints plans, and has a table of
     # what the four modules send
     "overlap": "plan_buckets broadcast_state Replica NaiveDDP FlatDDP BucketedDDP "
     "OverlappedDDP check_first",
+    # 09: it shows what a server does and its rules, and says what a worker sends
+    "parameter_server": "Flat gradient_of work Server serve role",
     # 10: it shows the stages, a flat and the hooks, and says what is counted
     "sharding/zero": "Sharded split_parameters step_shards",
     "shared/footprint": "Memory memory traffic held",
@@ -121,6 +121,9 @@ UNSHOWN = {
     "mesh/gpt_parts": "Config recipe blocks_of one_device Moment Stage make_stage "
     "row_losses split_dimensions by_kind own_piece whole_of names_and_shapes shapes_of",
     "mesh/costs": "numbers tensors",
+    # 16: it says what `Held` has and how a price follows from hours
+    "planning/memory": "Held",
+    "planning/search": "cost",
     # 17: it shows `to_heads`, draws the exchange in a table, and says what is refused
     "sequence/ulysses": "to_sequence ulysses_attention shares_of_heads",
     # 18: it shows the layer on ranks and names the one-device layer, refusals and trips

@@ -487,10 +487,7 @@ def test_two_rows_are_calibrated_and_exact():
     rows = [row for row in published() if row.use == "calibrate"]
     assert sorted(row.cluster.gpu.short for row in rows) == ["A100", "H100"]
     assert all(abs(x) < 1e-4 for x in errors(rows).values())
-    by_tuple = [(r.model, r.cluster, r.plan, r.batch, r.seconds) for r in rows]
-    by_name = [dict(zip(("model", "cluster", "plan", "batch", "seconds"), row,
-                        strict=True)) for row in by_tuple]  # fmt: skip
-    assert calibrate(by_tuple) == calibrate(by_name) == usual_shares()
+    assert calibrate(rows) == usual_shares()
 
 
 def test_nothing_is_faster_than_the_best_measured_product():

@@ -171,7 +171,7 @@ def gradients(plan, cluster, count, m, work):
 def calibrate(rows):
     """Return the Shares with which published runs take as long as published.
 
-    rows    of (model, cluster, plan, batch, seconds), or with these names
+    rows    with a model, a cluster, a plan, a batch, and seconds
 
     One number for each kind of GPU, the median of its rows: what a run
     keeps up of the best measured products and of the memory's rate.  It is
@@ -179,32 +179,22 @@ def calibrate(rows):
     """
     found = {}
     for row in rows:
-        model, cluster, plan, batch, seconds = as_row(row)
-        plan.check(model, cluster.n or plan.ranks, batch)
-        fit = reached(model, cluster, plan, batch, seconds)
-        found.setdefault(cluster.gpu.short.split("-")[0], []).append(fit)
+        row.plan.check(row.model, row.cluster.n or row.plan.ranks, row.batch)
+        gpu = row.cluster.gpu.short.split("-")[0]
+        found.setdefault(gpu, []).append(reached(row))
     if not found:
         raise ValueError("calibrate needs a row of a published run.")
     middle = {gpu: sorted(fits)[len(fits) // 2] for gpu, fits in found.items()}
     return Shares(middle, sum(middle.values()) / len(middle))
 
 
-def as_row(row):
-    """(model, cluster, plan, batch, seconds) of a row of any kind."""
-    names = ("model", "cluster", "plan", "batch", "seconds")
-    if isinstance(row, dict):
-        return tuple(row[name] for name in names)
-    if hasattr(row, "seconds"):
-        return tuple(getattr(row, name) for name in names)
-    return tuple(row)
-
-
-def reached(model, cluster, plan, batch, seconds):
-    """The share with which this run takes so long, by bisection."""
+def reached(row):
+    """Return the share with which a run takes so long, by bisection."""
     low, high = 0.01, 1.0
     for _ in range(40):
         middle = math.sqrt(low * high)
         shares = Shares(usual=middle)
-        one = predicted(model, cluster, plan, batch, shares)
-        low, high = (low, middle) if one.seconds < seconds else (middle, high)
+        one = predicted(row.model, row.cluster, row.plan, row.batch, shares)
+        fast = one.seconds < row.seconds
+        low, high = (low, middle) if fast else (middle, high)
     return high

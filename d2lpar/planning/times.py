@@ -109,9 +109,6 @@ class Both(NamedTuple):
     def __add__(self, other):
         return Both(self.forward + other.forward, self.backward + other.backward)
 
-    def __mul__(self, times):
-        return Both(self.forward * times, self.backward * times)
-
 
 class Speed:
     """How long this model's operations take on a GPU of this cluster."""
@@ -128,7 +125,6 @@ class Speed:
         self.memory = gpu.memory_rate * part
         self.kernels = shares.kernels or (DROPOUT if model.biased else FUSED)
         self.processors = PROCESSORS.get(self.name) if self.kernels.tiles else None
-        self.part = part
 
     def product(self, M, N, K, count=1):
         """Return the seconds of `count` products [M, K] x [K, N]."""
