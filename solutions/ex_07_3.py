@@ -154,17 +154,15 @@ ex.wrong("no triple", {RETURN: "return B, n, seconds"})
 one = {RETURN: "return n, B, seconds / steps[B]"}
 ex.mistake("one step", partial(timed, "one step"), one).says("""
     Its seconds are those of a single step, not of all steps.
-    Hint: Multiply by `steps[B]`, the number of steps that this batch needs to reach the
-    target.
+    Hint: Multiply by `steps[B]`, the steps that this batch needs to reach the target.
 """)
 ex.wrong("one step", {COUNT: "step"})
 half = {RING: "(n - 1) * "}
 ex.mistake("ring", partial(timed, "ring"), half).says("""
     It counts another number of messages than the ring has, or gives one of them another
     time than a chunk takes.
-    Hint: The ring cuts the gradients into n chunks, and an all-reduce goes around it
-    twice. How many messages follow one another each time? And each of them costs alpha
-    besides, however small it is.
+    Hint: The gradients are cut into n chunks, which go around the ring twice, and each
+    message costs alpha besides, however small it is.
 """)
 for count in ("0 * ", "2 * n * ", "n * "):
     ex.wrong("ring", {RING: count})
@@ -173,8 +171,7 @@ for each in pace:
     ex.wrong("ring", {MESSAGE: f"({each})"})
 ex.mistake("rows", partial(timed, "rows"), {ROWS: "(B / n)"}).says("""
     It counts another number of rows than the rank with the most of them has.
-    Hint: How are 8 rows shared by 3 ranks? A row cannot be split, and all ranks wait
-    for the one with the most rows.
+    Hint: A row cannot be split, and all ranks wait for the one with the most rows.
 """)
 for number in ("(B // n)", "(B // n + 1)"):
     ex.wrong("rows", {ROWS: number})
@@ -184,9 +181,8 @@ ex.slip("largest batch", {BATCHES: "[max(steps.items())]"}).says("""
 """)
 ex.slip("ranks", {RANKS: "[most]"}).says("""
     It leaves out numbers of ranks that would be faster here.
-    Hint: Which numbers of ranks may you take? A single one needs no all-reduce, and
-    each further one makes the ring longer. The number need not be a power of two, nor
-    divide the batch.
+    Hint: A single rank needs no all-reduce, and each further one makes the ring longer.
+    The number need not be a power of two, nor divide the batch.
 """)
 several, powers = "range(2, most + 1)", "[2**k for k in range(most.bit_length())]"
 for numbers in (f"({several} or [1])", powers, "range(1, max(most, 2))"):

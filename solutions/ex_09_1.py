@@ -147,9 +147,8 @@ ex.mistake("no generator", none, {YIELD: "pass"}).says("""
 """)
 ex.slip("weights", {WEIGHT: "1.0"}).says("""
     The gradients of a group do not weigh what they should.
-    Hint: What decides how much a gradient weighs? Its age, which `take` returns, and
-    not the rows of its batch. Then divide by the number of gradients in the group, also
-    in the last one, and neither by c nor by the sum of the weights.
+    Hint: The age decides, which `take` returns, and not the rows of the batch. Then
+    divide by the number of gradients in the group, neither by c nor by all weights.
 """)
 by_rows = {"worker, _,": "worker, rows,", APPEND: f"{APPEND}; seen += rows"}
 by_rows |= {BEGIN: f"seen = 0; {BEGIN}", DIVIDE: "total /= seen; seen = 0"}
@@ -159,18 +158,16 @@ for divide in (f"total /= {weights}", "total /= c", "pass"):
     ex.slip("weights", {**POWER, DIVIDE: divide})
 ex.slip("last group", {**POWER, " or not server.workers": ""}).says("""
     The last group is lost if it has fewer than c gradients.
-    Hint: What is left in your sum when the last worker has no tasks any more? Make an
-    update with the gradients that are there.
+    Hint: When no worker has tasks any more, update with the gradients that are there.
 """)
 ex.slip("not cleared", {**POWER, "total.zero_()": "pass"}).says("""
     Gradients of the previous group are still in the sum.
-    Hint: What does the sum hold when a group begins? Set it to 0 after each update.
+    Hint: Set the sum to 0 after each update.
 """)
 early = {GIVE: "pass", APPEND: f"{APPEND}\n        {GIVE}"}
 ex.slip("old parameters", POWER | early).says("""
     The worker that completes a group gets the parameters from before the update.
-    Hint: In which order do you update and answer? Make the update first, and call
-    `give` for this worker afterwards.
+    Hint: Make the update first, and call `give` for this worker afterwards.
 """)
 ex.slip("one list", {**POWER, RENEW: "ages.clear()"}).says("""
     It yields the same list every time and empties it, so earlier ages are gone.
@@ -179,8 +176,8 @@ ex.slip("one list", {**POWER, RENEW: "ages.clear()"}).says("""
 in_turn = "take(server, incoming, min(server.workers, key=server.clock.get))"
 ex.mistake("waits", violates(SECONDS), {TAKE: in_turn}).says("""
     Workers wait for each other, which takes longer than the slowest one needs.
-    Hint: Whom does a worker that has sent its gradient wait for? Take gradients from
-    whoever comes first, and give parameters at once, also while a group is incomplete.
+    Hint: Take gradients from whoever comes first, and give parameters at once, also
+    while a group is incomplete.
 """)
 held = """idle += [worker] * (worker in server.workers)
         while idle and (complete or len(idle) == len(server.workers)):
@@ -191,11 +188,9 @@ ex.wrong("waits", {BEGIN: f"{BEGIN}\n    idle = []", GIVE: held})
 
 hoards = {BEGIN: f"{BEGIN}\n    group = []", ADD: "group.append(incoming / (age + 1))"}
 ex.wrong("costly", hoards | {DIVIDE: "total += sum(group) / len(group); group = []"})
-late = f"{RENEW}\n    total /= max(1, len(ages)); update(server); yield ages"
-ex.wrong("wrong", {" or not server.workers": "", RENEW: late})  # an empty group, too
-ex.right({YIELD: "yield list(ages)", RENEW: "ages.clear()"})
 so_far = "total.mul_(len(ages)).add_(incoming, alpha=1 / (age + 1)).div_(len(ages) + 1)"
-ex.right({ADD: so_far, DIVIDE: "pass"})
+cleared = {YIELD: "yield list(ages)", RENEW: "ages.clear()"}
+ex.right(cleared | {ADD: so_far, DIVIDE: "pass"})
 
 ex.variation(
     "b",

@@ -27,10 +27,7 @@ GIVEN += [("2x8xH100 2x8xA100", "middle", 45, MIDDLE)]
 
 
 def made(least, rng):
-    """Small steps within a budget, or little money within some hours: "money".
-
-    One offer and several; room and money that decide, suffice, or do not.
-    """
+    """One offer and several; room and a limit that decide, suffice, or do not."""
     for names, room, free, (layers, hidden) in GIVEN:
         layers -= 2 * int(rng.integers(4))
         hidden = hidden * int(rng.integers(3, 5)) // 4
@@ -83,22 +80,24 @@ def limit_of(ranked, room):
 
 
 def judged(came, case):
-    """(what is wrong with it or "", the number of its offer, what it takes)."""
+    """(what is wrong with it or "", what it takes)."""
     model, offers, batch, steps, limit, free = case.inputs[0]
+    if came is None:
+        return "gives up", 0.0
     try:
         k, degrees = came
         if isinstance(k, bool) or k < 0:
-            return "form", None, 0.0
-        (cluster, _), plan = offers[range(len(offers))[k]], Plan(**degrees)
+            return "form", 0.0
+        (cluster, _), plan = offers[k], Plan(**degrees)
     except (TypeError, ValueError, IndexError, KeyError):
-        return "form", None, 0.0
+        return "form", 0.0
     if plan.ranks != cluster.n or plan.obstacle(model, batch):
-        return "cannot run", k, 0.0
+        return "cannot run", 0.0
     one = predict(model, cluster, plan, batch)
     takes, limited = figures(one, steps, offers[k], case.facts["least"])
     if one.memory > cluster.gpu.memory - free:
-        return "memory", k, takes
-    return "limit" * (limited > limit), k, takes
+        return "memory", takes
+    return "limit" * (limited > limit), takes
 
 
 def agrees(came, wanted, case):
@@ -110,9 +109,8 @@ def agrees(came, wanted, case):
 
 def times_the_best(attempt):
     """What it takes, over what the best plan takes."""
-    if attempt.came[0] is None or judged(attempt.came[0], attempt.case)[0]:
-        return 1.0
-    return judged(attempt.came[0], attempt.case)[2] / attempt.case.facts["best"][0]
+    reason, takes = judged(attempt.came[0], attempt.case)
+    return 1.0 if reason else takes / attempt.case.facts["best"][0]
 
 
 ROW, SHOW = "beside the best plan", "{:.3f} times".format
@@ -121,15 +119,10 @@ ex = Exercise("20.1", agrees=agrees, processes=())
 ex.cases(functools.partial(made, "seconds"))
 ex.require(FAST)
 
-offers, takes = lambda case: case.inputs[0][1], lambda case: case.facts["takes"]
-gpus = lambda case: {cluster.n for cluster, _ in offers(case)}
-memory = lambda case: {cluster.gpu.memory for cluster, _ in offers(case)}
+takes = lambda case: case.facts["takes"]
+memory = lambda case: {cluster.gpu.memory for cluster, _ in case.inputs[0][1]}
 cheap = lambda case: min(takes(case).values(), key=lambda both: both[1])[0]
 ex.boundaries(
-    one_offer=lambda case: len(offers(case)) == 1,
-    one_gpu=lambda case: 1 in gpus(case),
-    no_power_of_two=lambda case: 6 in gpus(case),
-    nothing_reserved=lambda case: case.facts["free"] == 0,
     reserve_above_a_gpu=lambda case: min(memory(case)) < case.facts["free"],
     mixed_memory=lambda case: len(memory(case)) > 1 and case.expected[0],
     nothing_fits=lambda case: not takes(case),
@@ -140,70 +133,45 @@ ex.boundaries(
 # Mistakes of its own
 
 
-def because(reason):
-    """The plan of this call is wrong for this reason."""
-    return lambda a: (
-        wrong(a) and a.came[0] is not None and judged(a.came[0], a.case)[0] == reason
-    )
+def mistake(reason, edits):
+    """The plan of some call is wrong for this reason."""
+    because = lambda a: wrong(a) and judged(a.came[0], a.case)[0] == reason
+    return ex.mistake(reason, because, edits)
 
 
-def other_offer(attempt):
-    """It is slow, although no plan of its offer is much better."""
-    if not breaks(FAST)(attempt):
-        return False
-    _, k, takes = judged(attempt.came[0], attempt.case)
-    return takes <= 1.05 * attempt.case.facts["takes"][k][0]
-
-
-DEGREES, BEST = "vars(one.plan)", "best[:1]"
-RETURN = "return k, degrees"
+RETURN, FOUND = "return k, degrees", "found.append((one.seconds"
 more = lambda text: {RETURN: f"{RETURN} | {text}"}
-ex.mistake("form", because("form"), {DEGREES: "one.plan"}).says("""
+mistake("form", {"vars(one.plan)": "one.plan"}).says("""
     It does not return the number of an offer and the degrees of a plan.
-    Hint: Return a pair such as (0, {"data": 4, "tensor": 2}): a number, and keywords of
-    `Plan`.
+    Hint: Return a pair such as (0, {"data": 4, "tensor": 2}), with keywords of `Plan`.
 """)
 ex.wrong("form", {RETURN: "return k - len(offers), degrees"})
-ex.mistake("cannot run", because("cannot run"), more('{"micro_batch": 7}')).says("""
+mistake("cannot run", more('{"micro_batch": 7}')).says("""
     Its offer cannot run this plan: the product of the degrees is not its number of
     GPUs, or model or batch cannot be divided like this.
-    Hint: Data times tensor times pipeline times context must be `cluster.n`.
-    `plan.obstacle(model, batch)` says which heads, layers or rows cannot be shared.
+    Hint: Compare `plan.ranks` with `cluster.n`, and ask `plan.obstacle(model, batch)`.
 """)
-ex.wrong("cannot run", more('{"data": 2 * degrees["data"]}'))
 ex.wrong("cannot run", {RETURN: 'return k, {"tensor": offers[k][0].n}'})
-ex.mistake("memory", because("memory"), {"reserve=share": "reserve=0"}).says("""
+mistake("memory", {"reserve=share": "reserve=0"}).says("""
     The plan does not fit: some GPU would have less memory left than must stay free.
-    Hint: `predict(...).memory` is what the fullest GPU holds. Compare it with the GPU's
-    memory without the part that stays free.
+    Hint: `predict(...).memory` is what the fullest GPU holds. How much may it hold?
 """)
-ex.mistake("limit", because("limit"), {"if money <= budget:": "if True:"}).says("""
+mistake("limit", {"if money <= budget:": "if True:"}).says("""
     The run costs more than the budget.
-    Hint: `cost(prediction, steps, price)` is (GPU hours, money). A cheaper offer may be
-    slower, and still be the best that you can pay.
+    Hint: A cheaper offer may be slower, and still be the best that you can pay.
 """)
-gives_up = lambda a: wrong(a) and a.came[0] is None
-first = {"in enumerate(offers)": "in [*enumerate(offers)][:1]"}
-ex.mistake("gives up", gives_up, first).says("""
+mistake("gives up", {"in enumerate(offers)": "in [*enumerate(offers)][:1]"}).says("""
     It returns None although there is a plan that fits and can be paid for.
     Hint: Less micro-batch, more ZeRO, more recomputing and more model ranks all save
     memory. Has every offer been tried?
 """)
-cheapest = {"found.append((one.seconds": "found.append((money"}
-ex.mistake("other offer", other_offer, cheapest).says("""
-    The plan is among the best of its offer, but another offer that can be paid for is
-    better.
-    Hint: What is to be small, and among which offers? Compare the best plan of each
-    offer that stays within the limit.
+ex.mistake("slow", breaks(FAST), {FOUND: "found.append((money"}).says("""
+    The plan can be run and paid for, but another one is more than five percent better.
+    Hint: What is to be small? Compare the predictions of all plans, as the search of
+    chapter 16 does, and the best plans of all offers that stay within the limit.
 """)
-slowest = {BEST: "[x for x in best[::-1] if cost(x, steps, price)[1] <= budget][:1]"}
-ex.mistake("slow", breaks(FAST), slowest).says("""
-    The plan can be run and paid for, but its offer has a plan that is more than five
-    percent better.
-    Hint: Compare the predictions of all plans, as the search of chapter 16 does. Do
-    tensor ranks sit in several nodes? Is more recomputed than it must be to fit?
-""")
-ex.wrong("limit", more('{"recompute": "full"}'))
+slowest = "[x for x in best[::-1] if cost(x, steps, price)[1] <= budget][:1]"
+ex.wrong("slow", {"best[:1]": slowest})
 ex.wrong("raises", {" if share < 1 else []": ""})
 changed = "{x: v for x, v in degrees.items() if v != getattr(Plan(), x)}"
 ex.right({RETURN: f"return [k, {changed}]"})
@@ -221,14 +189,11 @@ ex.variation(
     reads={"can be paid for": "is done in time", "and paid for": "in time"},
     change={"cases": functools.partial(made, "money")},
 )
+of_all = lambda offers: [(cluster, price * cluster.n) for cluster, price in offers]
 ex.variation(
     "c",
     varied="the price is that of all GPUs of an offer together",
     differs="It takes the price for that of a single GPU, as in the public exercise; "
     "here it is that of all GPUs of the offer.",
-    given=lambda n, model, offers, *more: (
-        model,
-        [(cluster, price * cluster.n) for cluster, price in offers],
-        *more,
-    ),
+    given=lambda n, model, offers, *more: (model, of_all(offers), *more),
 )

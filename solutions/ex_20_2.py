@@ -51,12 +51,10 @@ def cases(rng, reference):
                 own = both.split(each)[at["data"]].clone()
                 other = torch.full_like(own, math.nan)
                 mine.append(own if at["pipeline"] == stage else other)
-            copies = [{k: w.clone() for k, w in one.items()} for one in blocks]
-            given.append((copies, *mine, N, (d, p, t), m, LR))
+            given.append((blocks, *mine, N, (d, p, t), m, LR))
             here = blocks_of(count, at["pipeline"], p)
             expected.append((loss, [part(whole[i], at["tensor"], t) for i in here]))
-        text = f"data {d}, pipeline {p}, tensor {t}: {count} blocks, rows {each}"
-        text += f" in {m} micro-batches"
+        text = f"data {d}, pipeline {p}, tensor {t}, m {m}: {count} blocks, rows {each}"
         facts = {"sizes": (d, p, t), "count": count, "m": m, "rows": each}
         options = {"cluster": Cluster.of(f"{mesh.ranks}xA100")}
         yield Case(mesh.ranks, text, given, expected, facts, options)
@@ -85,10 +83,9 @@ def allowed(case):
     batch = sum(case.facts["rows"]) * D * 8
     held = count * 3 * D + (2 * D * H + H) * count / t  # on a data copy's ranks
     small = 64 * case.n  # the loss
-    notes = 200 * d * t * (p - 1)  # shapes of what travels
     return {
         "tensor": 2 * count * 3 * (t - 1) * batch + small,
-        "pipeline": 2 * (p - 1) * t * batch + notes + small,
+        "pipeline": (p - 1) * t * (2 * batch + 200 * d) + small,  # and shapes
         "data": 2 * (d - 1) * t * held * 8 + small,
     }
 
@@ -123,16 +120,12 @@ def share_of_work(case):
     return work
 
 
-ALONG = [along(axis) for axis in AXES]
+most = lambda case: borders(case) + 8 * case.n
 MICRO = Requirement(
-    "messages along pipeline",
-    stage_messages,
-    lambda case: borders(case) + 8 * case.n,
-    exactly=False,
-    least=borders,
+    "messages along pipeline", stage_messages, most, False, least=borders
 )
 WORK = Requirement("FLOPs of a rank", rows.products, share_of_work, exactly=False)
-ex.require(*ALONG, MICRO, WORK)
+ex.require(*map(along, AXES), MICRO, WORK)
 
 size = lambda axis: lambda case: case.facts["sizes"][AXES.index(axis)]
 ex.boundaries("one rank", "two ranks", "no power of two")
@@ -146,75 +139,45 @@ ex.boundaries(
 
 # Texts of the answer, for edits
 
-SPLIT, ROWS = "block.mlp = parallel_mlp(*block.mlp, group=tensor)", "step(x, y, N)"
 SUM, GROUPS = "dist.all_reduce(weight.grad, group=data)", "in (line, data):"
-LOSS, STEP = "dist.all_reduce(loss, group=group)", "weight.data -= lr * weight.grad"
-STAGE, MADE = "blocks_of(len(blocks), stage, p)", "dict(block.state_dict())"
-RETURN = f"return loss.item(), [{MADE} for block in mine]"
-own, mean = {ROWS: "step(x, y, len(x))"}, {SUM: f"{SUM}; weight.grad /= sizes[0]"}
+RETURN = "return loss.item(), [dict(block.state_dict()) for block in mine]"
+STAGE = "blocks_of(len(blocks), stage, p)"
+own, mean = {"(x, y, N)": "(x, y, len(x))"}, {SUM: f"{SUM}; weight.grad /= sizes[0]"}
 
 # Mistakes of its own
 
-ex.slip("divisor", own | mean | {RETURN: f"loss /= sizes[0]\n    {RETURN}"})
 ex.slip("divisor", own)
-ex.slip("divisor", mean).says("""
+ex.slip("divisor", own | mean | {RETURN: f"loss /= sizes[0]\n    {RETURN}"}).says("""
     The sums over all rows are not divided by N, once.
-    Hint: Data ranks have different numbers of rows. By which number does each of them
-    divide its own squares, if their sums, added up, are to be the mean over N rows?
+    Hint: Data ranks have different numbers of rows: the mean of means is wrong.
 """)
 weights = lambda pair: (..., pair[1])
 ex.slip("no data", {SUM: "pass"}, about=weights).says("""
     Gradients are not summed over the data ranks, or not all of them.
-    Hint: Data ranks see different rows, so each one's gradients differ, also those of
-    biases and norms. What has to happen to them before the update?
+    Hint: Data ranks see different rows, so gradients differ, also of biases and norms.
 """)
-for some in ("weight.ndim > 1", "weight.ndim < 2", "weight.shape == x[0].shape"):
-    ex.slip("no data", {SUM: f"if {some}:\n            {SUM}"})
-ex.slip("local loss", {LOSS: "pass"}, about=lambda pair: (pair[0], ...)).says("""
+ex.slip("no data", {SUM: f"if weight.ndim > 1:\n            {SUM}"})
+ex.slip("local loss", {GROUPS: "in ():"}, about=lambda pair: (pair[0], ...)).says("""
     The loss is not that of the whole batch on every rank.
-    Hint: Only the last stage computes a loss, and only for the rows of its data rank.
-    Sum it along two axes.
+    Hint: Only last stages have a loss, of their data rank's rows. Sum it on two axes.
 """)
 ex.slip("local loss", {GROUPS: "in (line,):"})
-ex.slip("local loss", {GROUPS: "in (data,):"})
-ex.slip("whole", {SPLIT: "pass"}, about=weights).says("""
+whole = {"block.mlp = parallel_mlp(*block.mlp, group=tensor)": "pass"}
+ex.slip("whole", whole, about=weights).says("""
     It returns whole weights, but a tensor rank has only a part of the MLP.
-    Hint: Tensor rank r of t has part r of the rows of mlp.0 and of the columns of
-    mlp.2.
+    Hint: Tensor rank r has part r of the rows of mlp.0 and of the columns of mlp.2.
 """)
-ex.slip("update", {STEP: "weight.data = weight.grad"}, about=weights).says("""
-    The new weights are not the old ones minus lr times the gradients: they are the
-    gradients, the old weights, or a step in the other direction or without lr.
-    Hint: One step of SGD: each weight minus lr times its gradient.
-""")
-for other in ("pass", STEP.replace("-=", "+="), STEP.replace("lr * ", "")):
-    ex.slip("update", {STEP: other})
 one = {'schedule.make("1f1b", p, m)': 'schedule.make("1f1b", p, 1)'}
 ex.mistake("one micro-batch", breaks(MICRO), one).says("""
     The values are right, but the stages do not exchange each micro-batch by itself.
-    Hint: Each border needs an activation and a gradient for each of the m
-    micro-batches. A schedule of `schedule.make` has all of them.
+    Hint: A schedule of `schedule.make` has all exchanges of m micro-batches.
 """)
-cut = f"w.chunk(sizes[2], {CUT}[k])[dist.get_rank() % sizes[2]] if k in {CUT} else w"
-cut = f"{{k: {cut} for k, w in block.state_dict().items()}}"
-for_others = {SPLIT: "pass", MADE: cut}
-ex.mistake("works for others", breaks(WORK), for_others).says("""
-    The values are right, but some rank multiplies more than its share.
-    Hint: Each tensor rank multiplies with its own part of the weights, each stage runs
-    its own blocks, each data rank its own rows.
-""")
-alone = "block.mlp[0].forward = lambda x, up=block.mlp[0]: "
-alone += "nn.functional.linear(x, up.weight, up.bias)"
 last = "[i for i in range(len(blocks)) if min(i // (len(blocks) // p), p - 1) == stage]"
-tensor = """A split MLP needs a sum forward, and one backward for what enters it: the
-    norm before it and the blocks below depend on that sum."""
-pipeline = """Which blocks belong to a stage? Who has the rows and who has the targets?
-    The other ranks hold NaN there."""
-data = "Every gradient must be summed over the data ranks, once, and over no others."
+again = {SUM: f"{SUM}; dist.all_reduce(weight.grad, group=tensor)"}
 for axis, edits, hint in (
-    ("tensor", {SPLIT: f"{SPLIT}\n        {alone}"}, tensor),
-    ("pipeline", {STAGE: last}, pipeline),
-    ("data", {SUM: f"{SUM}\n        {SUM}"}, data),
+    ("tensor", again, "A split MLP needs a sum forward and one backward, no other."),
+    ("pipeline", {STAGE: last}, "Which blocks, rows and targets does a stage have?"),
+    ("data", {SUM: f"{SUM}; {SUM}"}, "Sum every gradient over the data ranks, once."),
 ):
     several = only(lambda case, axis=axis: size(axis)(case) > 1)
     ex.mistake(f"{axis} axis", several, edits).says(f"""
@@ -223,19 +186,15 @@ for axis, edits, hint in (
 
 # Answers to which the general sentences apply
 
-gathers = "every = [torch.empty_like(weight) for _ in range(sizes[0])]; "
-gathers += "dist.all_gather(every, weight.grad, group=data); weight.grad = sum(every)"
-ex.wrong("costly", {SUM: gathers})
+ex.wrong("costly", {SUM: f"{SUM}; dist.all_reduce(weight.data.clone(), group=data)"})
 ex.wrong("wrong", {RETURN: "return mine[0].state_dict()"})
-ex.wrong("raises", {"Pipeline(": "Pipeline(m, "})
 flat = "from d2lpar.allreduce import ring_allreduce; ring_allreduce(weight.grad, data)"
 ex.right({'"1f1b"': '"gpipe"', SUM: flat, "return loss.item()": "return loss[None]"})
 
 ex.variation(
     "b",
     varied="the loss is divided by the features, too",
-    differs="The loss is divided by the rows alone, as in the public exercise; here it "
-    "is divided by the features as well.",
+    differs="The loss is divided by the rows alone, but here by the features as well.",
     given=lambda n, *given: (*given[:-1], given[-1] * D),  # a larger step, for the same
     back=lambda value, n: (value[0] * D, value[1]),
 )
