@@ -201,6 +201,7 @@ def test_what_a_rank_sets_is_its_own(folder):
         assert dist.is_torchelastic_launched() and os.environ["GROUP_RANK"] == "0"
         os.makedirs(f"of{rank}")
         os.chdir(f"of{rank}")
+        torch.set_num_threads(torch.get_num_threads() + rank)
         torch.set_float32_matmul_precision(["highest", "high"][rank])
         multiprocessing.set_start_method(["spawn", "fork"][rank])
         logging.basicConfig(level=[logging.INFO, logging.ERROR][rank])
@@ -212,6 +213,7 @@ def test_what_a_rank_sets_is_its_own(folder):
         logging.info("told")
         seen = os.path.basename(os.getcwd()), torch.get_float32_matmul_precision()
         seen += (multiprocessing.get_start_method(),)
+        assert torch.get_num_threads() == 1 + rank
         seen += (warnings.filters[0][0],)
         mine = ("of0", "highest", "spawn", "ignore"), ("of1", "high", "fork", "always")
         assert seen == mine[rank], seen
@@ -359,6 +361,9 @@ def test_a_gpu_is_on_the_host_and_its_clock_is_the_clusters(folder):
         del copy
         torch.cuda.reset_peak_memory_stats()
         assert torch.cuda.max_memory_allocated() == x.nbytes
+        assert torch.cuda.memory_stats()["allocated_bytes.all.peak"] == x.nbytes
+        assert torch.cuda.get_device_properties(0).multi_processor_count == 108
+        assert torch.cuda.initial_seed() == torch.initial_seed()
         time.sleep(3600)
         with torch.device("meta"):  # as large models are made
             later = nn.Linear(4096, 4096)
@@ -367,6 +372,7 @@ def test_a_gpu_is_on_the_host_and_its_clock_is_the_clusters(folder):
             net = torch.compile(nn.Linear(2, 2)).cuda()
             print(x.dtype, (x @ x).dtype, net.weight.device)
         """
+    importlib.import_module("torch._dynamo")  # which replaces `torch.manual_seed`
     holders = torch, torch.cuda, torch.accelerator, torch.distributed, signal
     before = [dict(vars(holder)) for holder in holders]
     result = call(folder, "-n", "1", "--cluster", "1xA100", **script(body))
@@ -573,7 +579,7 @@ def test_the_step_in_which_ranks_drift_apart_is_named(folder):
     result = call(folder, "-n", "2", **script(STEPS.replace("SKIPPED", "(1, 3)")))
     assert "DeadlockError: deadlock: rank 1 has returned" in result.stderr
     line = len(START.splitlines()) + 11
-    told = "Ranks do not call the same in step 3: From there on, values of different"
+    told = "Ranks made different calls in step 3. From there on, values of different"
     assert (
         f"{told} steps met.\n  train.py:{line} all_reduce: 1 on rank 0, 0 on rank 1"
         in (result.stderr)
@@ -581,7 +587,7 @@ def test_the_step_in_which_ranks_drift_apart_is_named(folder):
     body = "if rank == 0:\n    dist.barrier()\ndist.all_reduce(torch.ones(1))"
     result = call(folder, "-n", "2", **script(body))
     line = len(START.splitlines()) + 1
-    assert "Ranks do not call the same:\n" in result.stderr
+    assert "Ranks made different calls.\n" in result.stderr
     assert f"  train.py:{line + 1} barrier: 1 on rank 0, 0 on rank 1" in result.stderr
     assert "a step: " not in result.stdout
 

@@ -107,7 +107,7 @@ def drift(entries, marks, folder):
         if lines := _unequal(parts, folder):
             when = f"in step {k}" if k < steps else "after the steps" if steps else ""
             rest = " From there on, values of different steps met." * (k < steps)
-            return [f"Ranks do not call the same {when}".rstrip() + f":{rest}", *lines]
+            return [f"Ranks made different calls {when}".rstrip() + f".{rest}", *lines]
     return []
 
 

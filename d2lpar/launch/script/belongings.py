@@ -77,7 +77,10 @@ class LocalModules:
     def __init__(self, folder, packages, own=(), shared=()):
         self.folder, self.packages = folder + os.sep, packages
         self.usual, self.names, self.order = {}, set(), ()
-        self.settings, self.left = settings(), None  # by the last rank that ran
+        self.settings = settings()
+        self.first = self.left = (
+            None  # what the first rank found, and the last one left
+        )
         self._own = dict.fromkeys(SHARED, False)  # name: is it each rank's own?
         self._own |= dict.fromkeys([*OWN, *own], packages)
         self._own |= dict.fromkeys(shared, False)
@@ -202,7 +205,8 @@ class Belongings:
     def __init__(self, local, modules, argv, stderr):
         self._local, self._modules = local, (modules.keys(), modules.values())
         self._argv, self._stderr = argv, stderr
-        self._settings = [copy.copy(value) for value in local.settings]
+        local.first = local.first or settings()
+        self._settings = [copy.copy(value) for value in local.first]
         self._outside = None
 
     def resume(self):

@@ -24,6 +24,8 @@ _WITHOUT = _OURS, _TORCH  # the folders whose code sees no GPU
 MEMORY = 80e9  # bytes of a GPU that the cluster does not describe
 _GENERATIONS = {"P100": (6, 0), "V100": (7, 0), "T4": (7, 5), "L4": (8, 9)}
 _GENERATIONS |= {"4090": (8, 9), "H100": (9, 0), "H200": (9, 0), "B200": (10, 0)}
+_PROCESSORS = {"P100": 56, "V100": 80, "T4": 40, "L4": 58, "4090": 128, "A100": 108}
+_PROCESSORS |= {"H100": 132, "H200": 132, "B200": 148}  # NVIDIA's data sheets
 
 
 class PlayedGpus:
@@ -81,13 +83,14 @@ class PlayedGpus:
 
     def about(self, device=None):
         """What `torch.cuda.get_device_properties` says."""
-        major, minor = self.gpu.figure(_GENERATIONS, (8, 0)) if self.gpu else (8, 0)
+        figure = self.gpu.figure if self.gpu else lambda table, usual: usual
+        major, minor = figure(_GENERATIONS, (8, 0))
         return SimpleNamespace(
             name=f"NVIDIA {self.gpu.name}" if self.gpu else "simulated GPU",
             total_memory=int(self.gpu.memory if self.gpu else MEMORY),
             major=major,
             minor=minor,
-            multi_processor_count=108,
+            multi_processor_count=figure(_PROCESSORS, 108),
         )
 
     def memory(self, which):
@@ -272,6 +275,16 @@ def _free(gpus, device=None):
     return whole - gpus.memory("bytes"), whole
 
 
+def _statistics(gpus, device=None):
+    """The keys that scripts read of `torch.cuda.memory_stats`."""
+    now, peak = gpus.memory("bytes"), gpus.memory("peak")
+    found = {"num_alloc_retries": 0, "num_ooms": 0}
+    for what in ("allocated", "active", "reserved"):
+        found[f"{what}_bytes.all.current"] = now
+        found[f"{what}_bytes.all.peak"] = peak
+    return found
+
+
 def _capability(gpus, device=None):
     about = gpus.about()
     return about.major, about.minor
@@ -299,7 +312,8 @@ _PLAYED = {
     "mem_get_info": _free,
     "get_memory_info": _free,
     "memory_summary": lambda gpus, *_, **__: f"{gpus.memory('bytes'):,} bytes",
-    "memory_stats": lambda gpus, device=None: {},
+    "memory_stats": _statistics,
+    "initial_seed": lambda gpus: torch.initial_seed(),
     "stream": lambda gpus, stream: contextlib.nullcontext(stream),
     "get_rng_state": lambda gpus, device=None: torch.get_rng_state(),
     "set_rng_state": lambda gpus, state, device=None: torch.set_rng_state(state),
