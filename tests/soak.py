@@ -224,7 +224,7 @@ def elastic(folder, seconds=120):
     (Path(folder) / "train.py").write_text(program)
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
-    limits = "last_call_timeout=5,keep_alive_interval=1,keep_alive_max_attempt=3"
+    limits = "last_call_timeout=5,keep_alive_interval=1,keep_alive_max_attempt=10"
     command = "torch.distributed.run --nnodes 1:2 --nproc-per-node 1 --max-restarts 3"
     command += f" --rdzv-backend c10d --rdzv-endpoint 127.0.0.1:{port} --rdzv-id soak"
     nodes = []
@@ -237,7 +237,8 @@ def elastic(folder, seconds=120):
         time.sleep(0.5)  # the first one serves the store
     try:
         text, _ = nodes[0].communicate(timeout=seconds)
-        assert nodes[0].returncode == 0 and nodes[1].wait(5) == -signal.SIGKILL
+        assert nodes[0].returncode == 0, text
+        assert nodes[1].wait(30) == -signal.SIGKILL
     finally:
         for node in nodes:
             with contextlib.suppress(OSError):
