@@ -80,6 +80,8 @@ def cell(body):
 
 # What no chapter prints: plumbing, of which the chapter that uses it says what it does.
 UNSHOWN = {
+    # 02: nets for images are counted there, and only a GPT is taken apart
+    "shared/model_zoo": "alexnet vgg16 Bottleneck resnet50",
     # 06: memory of the operating system, variants, and costs with formulas in the text
     "allreduce/shared_memory": "Board board_of",
     "allreduce/algorithms": "direct_allreduce segmented_ring_allreduce flat_view "

@@ -11,9 +11,7 @@ from d2lpar.shared.model_zoo import (
     GPT,
     Block,
     Bottleneck,
-    Dense,
     alexnet,
-    densenet169,
     resnet50,
     vgg16,
 )
@@ -35,7 +33,6 @@ COUNTS = [
     (partial(alexnet, towers=2), 60_965_224),
     (partial(vgg16), 138_357_544),
     (partial(resnet50), 25_557_032),
-    (partial(densenet169), 14_149_480),
     (partial(GPT, 768, 12, 12, context=1024), 124_439_808),
     (partial(GPT, 1600, 48, 25, context=1024), 1_557_611_200),
 ]
@@ -46,7 +43,7 @@ def test_parameters_are_counted_to_the_unit(build, published):
     assert count(on_meta(build)) == published
 
 
-@pytest.mark.parametrize("build", [alexnet, vgg16, resnet50, densenet169])
+@pytest.mark.parametrize("build", [alexnet, vgg16, resnet50])
 def test_the_number_of_classes_changes_the_last_layer_only(build):
     ten, thousand = on_meta(build, 10), on_meta(build)
     each = thousand[-1].in_features + 1
@@ -58,8 +55,7 @@ def test_the_number_of_classes_changes_the_last_layer_only(build):
 
 def test_heights_are_those_of_the_papers():
     x = torch.empty(1, 3, 224, 224, device="meta")
-    heights = {resnet50: (112, 56, 28, 14, 7), densenet169: (112, 56, 28, 14, 7)}
-    heights[vgg16] = (224, 112, 56, 28, 14, 7)
+    heights = {resnet50: (112, 56, 28, 14, 7), vgg16: (224, 112, 56, 28, 14, 7)}
     for build, wanted in heights.items():
         y, seen = x, []
         for layer in on_meta(build):
@@ -69,16 +65,15 @@ def test_heights_are_those_of_the_papers():
         assert tuple(seen) == wanted
 
 
-def test_resnet_and_densenet_have_their_depth():
+def test_nets_have_their_depth():
     weighted = nn.Conv2d | nn.Linear
 
-    def depth(net, besides=()):
+    def depth(net):
         layers = [m for m in net.modules() if isinstance(m, weighted)]
         shortcuts = [m for m in net.modules() if isinstance(m, Bottleneck)]
         return len(layers) - sum(len(m.short) > 0 for m in shortcuts)
 
     assert depth(on_meta(resnet50)) == 50
-    assert depth(on_meta(densenet169)) == 169
     assert depth(on_meta(vgg16)) == 16
     assert depth(on_meta(alexnet)) == 8
 
@@ -90,14 +85,6 @@ def test_a_bottleneck_adds_its_input():
     x = torch.randn(2, 16, 5, 5, dtype=torch.float64)
     assert len(block.short) == 0
     assert torch.equal(block(x), x.relu())
-
-
-def test_a_dense_layer_keeps_what_came_in():
-    layer = Dense(8, growth=4).double()
-    x = torch.randn(2, 8, 5, 5, dtype=torch.float64)
-    y = layer(x)
-    assert y.shape == (2, 12, 5, 5)
-    assert torch.equal(y[:, :8], x)
 
 
 @pytest.mark.parametrize("N, T, D, heads", [(1, 1, 8, 2), (2, 5, 12, 3), (3, 7, 8, 1)])

@@ -1,4 +1,4 @@
-"""The nets that the course counts: AlexNet, VGG-16, ResNet-50, DenseNet-169 and GPT.
+"""The nets that the course counts: AlexNet, VGG-16, ResNet-50 and GPT.
 
 They are made of `torch.nn` alone, so that every parameter can be found in this file.
 Built under `torch.device("meta")` they have shapes but no memory, so that a laptop can
@@ -93,47 +93,6 @@ def resnet50(classes=1000):
             before = 4 * width
     layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2048, classes)]
     return nn.Sequential(*layers)
-
-
-class Dense(nn.Module):
-    """A layer that appends `growth` new channels to those that it receives.
-
-    Huang et al. 2017, section 3, DenseNet-BC with growth rate 32.
-    """
-
-    def __init__(self, before, growth=32):
-        super().__init__()
-        self.main = nn.Sequential(
-            *[nn.BatchNorm2d(before), nn.ReLU()],
-            nn.Conv2d(before, 4 * growth, 1, bias=False),
-            *[nn.BatchNorm2d(4 * growth), nn.ReLU()],
-            nn.Conv2d(4 * growth, growth, 3, padding=1, bias=False),
-        )
-
-    def forward(self, x):
-        """Map [N, before, H, W] to [N, before + growth, H, W]."""
-        return torch.cat([x, self.main(x)], dim=1)
-
-
-def densenet169(classes=1000):
-    """Build DenseNet-169 for images [N, 3, 224, 224]: 82 layers in 4 blocks.
-
-    A transition between two blocks halves channels, height and width.
-    Huang et al. 2017, table 1.
-    """
-    layers = [nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False)]
-    layers += [nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
-    width = 64
-    for depth in (6, 12, 32, 32):
-        if width > 64:
-            layers += [nn.BatchNorm2d(width), nn.ReLU()]
-            layers += [nn.Conv2d(width, width // 2, 1, bias=False)]
-            layers += [nn.AvgPool2d(2)]
-            width //= 2
-        layers += [Dense(width + 32 * i) for i in range(depth)]
-        width += 32 * depth
-    layers += [nn.BatchNorm2d(width), nn.ReLU(), nn.AdaptiveAvgPool2d(1)]
-    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(width, classes))
 
 
 def attention(q, k, v):
