@@ -420,6 +420,39 @@ def test_spawn_workers_and_signals_are_mapped(folder):
     assert "give simulate -n 3" in call(folder, "-n", "2", **parts).stderr
 
 
+PROCESSES = """
+import os
+import sys
+import torch
+import torch.distributed as dist
+from torch.multiprocessing import Process, set_start_method
+
+def work(rank, size):
+    os.environ["MASTER_PORT"] = "29503"
+    dist.init_process_group("gloo", rank=rank, world_size=size)
+    x = torch.full((1,), rank + 1.0)
+    dist.all_reduce(x)
+    print("sum", rank, x.item())
+
+if __name__ == "__main__":
+    set_start_method("spawn")
+    started = [Process(target=work, args=(r, 3)) for r in range(3)]
+    for process in started:
+        process.start()
+    for process in started:
+        process.join()
+"""
+
+
+def test_processes_that_a_script_would_start_are_the_ranks(folder):
+    result = call(folder, "-n", "3", train=PROCESSES)
+    assert result.exit_code == 0, result.output
+    assert all(f"[rank {r}] sum {r} 6.0\n" in result.stdout for r in range(3))
+    assert "Note: Process starts nothing: every rank is there" in result.stdout
+    result = call(folder, "-n", "2", train=PROCESSES)
+    assert "Process starts 3 processes inside simulate, which runs 2" in result.stderr
+
+
 # Torch's own parallel training
 
 

@@ -6,17 +6,24 @@ Each says so in a sentence among the warnings of the run, where the script would
 import atexit
 import functools
 import inspect
+import linecache
 import signal
+import sys
 import threading
+from multiprocessing.process import BaseProcess
 
 import torch
+import torch.distributed as dist
 import torch.distributed.rpc
 from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
+from ...report.engine import _OURS, is_users
 from . import played_gpus
 from .played_gpus import mine
+
+JOINS = "init_process_group"  # what a process calls that is to be a rank
 
 COMPILE = "torch.compile is left out: ranks execute one operation after the other."
 WORKERS = (
@@ -27,7 +34,7 @@ RPC = (
     "torch.distributed.rpc opens connections of its own, and ranks have none of them: "
     "run this script with torchrun."
 )
-SPAWN = "mp.spawn starts nothing: every rank is there and calls its own part."
+SPAWN = "{} starts nothing: every rank is there and calls its own part."
 
 
 def _in_ranks(change):
@@ -122,14 +129,42 @@ def _backward(gpus, usual, *args, **kwargs):
 
 
 def _spawn(gpus, usual, fn, args=(), nprocs=1, *more, **kwargs):
-    engine = gpus.engine
-    if nprocs != engine.world_size:
+    _one_each(gpus, "mp.spawn", nprocs)
+    fn(gpus.engine.rank, *args)
+
+
+def _one_each(gpus, name, count):
+    """Note that each rank takes the place of one of so many processes of its own."""
+    n = gpus.engine.world_size
+    if count != n:
         raise RuntimeError(
-            f"mp.spawn(nprocs={nprocs}) inside simulate, which runs "
-            f"{engine.world_size} ranks: give simulate -n {nprocs}"
+            f"{name} starts {count} processes inside simulate, which runs {n} ranks: "
+            f"give simulate -n {count}"
         )
-    engine.warn(SPAWN)
-    fn(engine.rank, *args)
+    gpus.engine.warn(SPAWN.format(name))
+
+
+def _start(gpus, usual, self):
+    """A process that is to join the group, as in PyTorch's tutorial, waits for join."""
+    code = getattr(self._target, "__code__", None)
+    text = "".join(linecache.getlines(code.co_filename)) if code else ""
+    caller = sys._getframe(2)
+    while caller.f_code.co_filename.startswith(_OURS):  # it notes what ranks start
+        caller = caller.f_back
+    users = is_users(caller.f_code.co_filename)
+    if users and not dist.is_initialized() and JOINS in text:
+        gpus.processes.append(self)
+    else:
+        usual(self)
+
+
+def _join(gpus, usual, self, timeout=None):
+    """With the first of them, the rank takes the place of that of its own number."""
+    if self not in gpus.processes:
+        return usual(self, timeout)
+    if self is gpus.processes[0]:
+        _one_each(gpus, "Process", len(gpus.processes))
+        gpus.processes[gpus.engine.rank].run()
 
 
 class _Generators(type):
@@ -180,6 +215,8 @@ def changes():
         (torch.autograd, "_engine_run_backward", _backward),
         (torch.distributed.rpc, "init_rpc", _rpc),
         (torch.multiprocessing, "spawn", _spawn),
+        (BaseProcess, "start", _start),
+        (BaseProcess, "join", _join),
     ]
     yield from played_gpus.changes()
     yield torch, "Generator", lambda _: PlayedGenerator

@@ -38,6 +38,7 @@ class PlayedGpus:
         self.current, self.used = 0, set()
         self._peak = 0  # bytes, until the script has last forgotten them
         self.marks = []  # where its optimizers have stepped, see d2lpar.cli.steps
+        self.processes = []  # that the script would start as ranks
         self.at_exit = []  # what the script wants to be called at its end
         self.gpu = cluster.gpu if cluster else None
 
