@@ -22,7 +22,6 @@ from d2lpar.tensor_parallel import (
 )
 from d2lpar.tensor_parallel.attention import (
     GroupedAttention,
-    ParallelAttention,
     ParallelGroupedAttention,
     SelfAttention,
 )
@@ -85,8 +84,6 @@ LAYERS = {
     "linear": (lambda: made(nn.Linear, 12, 24), (5, 12)),
     "linear of tokens": (lambda: made(nn.Linear, 12, 24), (2, 3, 12)),
     "no bias": (lambda: made(nn.Linear, 12, 12, bias=False), (5, 12)),
-    "conv": (lambda: made(nn.Conv2d, 12, 24, 3, padding=1), (2, 12, 4, 5)),
-    "strided": (lambda: made(nn.Conv2d, 12, 12, 3, 2, dilation=2), (2, 12, 9, 8)),
 }
 
 
@@ -122,8 +119,8 @@ def test_an_mlp_needs_one_sum_each_way(n, world):
 
 
 def attention(heads, pairs):
-    kind = ParallelAttention if pairs == heads else ParallelGroupedAttention
-    return passed(kind(one_device(heads, pairs)), random(2, 5, 24))
+    whole = one_device(heads, pairs)
+    return passed(ParallelGroupedAttention(whole), random(2, 5, 24))
 
 
 def one_device(heads, pairs):
@@ -299,11 +296,10 @@ def refused(kind, *arguments):
     [
         (ColumnParallel, nn.Linear(4, 7), "3 ranks cannot share 7 output features"),
         (RowParallel, nn.Linear(7, 6), "3 ranks cannot share 7 input features"),
-        (ColumnParallel, nn.Conv2d(3, 3, 1, groups=3), "groups=1"),
-        (RowParallel, nn.Conv2d(3, 3, 1, padding_mode="reflect"), "padding of zeros"),
+        (ColumnParallel, nn.Conv2d(3, 3, 1), "can be split, not Conv2d"),
         (VocabularyEmbedding, nn.Embedding(9, 2, padding_idx=0), "padding_idx"),
         (RowParallel, nn.LayerNorm(3), "can be split, not LayerNorm"),
-        (ParallelAttention, SelfAttention(8, 4), "3 ranks cannot share 4 heads"),
+        (ParallelGroupedAttention, SelfAttention(8, 4), "3 ranks cannot share 4 heads"),
         (ParallelGroupedAttention, GroupedAttention(12, 6, 2), "share 2 pairs"),
         (VocabularyEmbedding, nn.Embedding(10, 2), "3 ranks cannot share 10"),
     ],
@@ -328,7 +324,7 @@ def frozen():
         found[name] += ((layer.bias != 0).all().item(),)  # the whole is untouched
     whole = made(SelfAttention, 6, 3)
     whole.keys.weight.requires_grad_(False)
-    part = ParallelAttention(whole)
+    part = ParallelGroupedAttention(whole)
     part(random(2, 2, 6)).sum().backward()
     found["heads"] = (part.keys.weight.grad is None, part.keys.bias.grad is not None)
     return found
