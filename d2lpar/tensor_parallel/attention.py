@@ -102,9 +102,8 @@ def grouped_attend(queries, keys, values, size):
 class ParallelGroupedAttention(nn.Module):
     """Compute heads / n heads of an attention, and a part of its `out`.
 
-    One all-reduce forward and one backward, as in the MLP.  With more ranks
-    than pairs, neighbours keep a copy of the same pair, so that groups are
-    made, and all ranks of the world must create it.
+    With more ranks than pairs of keys and values, it makes groups that share
+    a pair, so all ranks of the world must create it.
     """
 
     def __init__(self, whole, group=None):
@@ -113,12 +112,11 @@ class ParallelGroupedAttention(nn.Module):
         both = whole.queries, whole.keys
         heads, pairs = (layer.out_features // self.size for layer in both)
         n, r = parts_of(heads, "heads", group)
-        sharing = ranks_sharing_a_pair(pairs, group)
-        kind, part = PartOfLinear, (n, r)
-        self.queries = kind(whole.queries, *part)
-        if sharing is not None:
-            kind, part = SharedPart, (pairs, r * pairs // n, sharing)
-        self.keys, self.values = kind(whole.keys, *part), kind(whole.values, *part)
+        sharing, parts = ranks_sharing_a_pair(pairs, group), min(n, pairs)
+        part = parts, r * parts // n, sharing
+        self.queries = PartOfLinear(whole.queries, n, r)
+        self.keys = SharedPart(whole.keys, *part)
+        self.values = SharedPart(whole.values, *part)
         self.out = RowParallel(whole.out, group=group)
 
     def forward(self, x):
@@ -129,7 +127,10 @@ class ParallelGroupedAttention(nn.Module):
 
 
 class SharedPart(PartOfLinear):
-    """Compute a part that all ranks of `sharing` have; sum its gradients."""
+    """Compute a part that all ranks of `sharing` have; sum its gradients.
+
+    If `sharing` is None, no other rank has the part.
+    """
 
     def __init__(self, linear, parts, i, sharing):
         super().__init__(linear, parts, i)
@@ -138,7 +139,9 @@ class SharedPart(PartOfLinear):
     def forward(self, x):
         """x [..., D] -> [..., O / parts]."""
         shared = self.weight, self.bias
-        return F.linear(x, *(Enter.apply(p, self.sharing) for p in shared))
+        if self.sharing is not None:
+            shared = (Enter.apply(p, self.sharing) for p in shared)
+        return F.linear(x, *shared)
 
 
 # Eight ranks, two pairs of keys and values: four neighbours have the same one.
