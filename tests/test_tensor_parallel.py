@@ -84,6 +84,8 @@ LAYERS = {
     "linear": (lambda: made(nn.Linear, 12, 24), (5, 12)),
     "linear of tokens": (lambda: made(nn.Linear, 12, 24), (2, 3, 12)),
     "no bias": (lambda: made(nn.Linear, 12, 12, bias=False), (5, 12)),
+    "conv": (lambda: made(nn.Conv2d, 12, 24, 3, padding=1), (2, 12, 4, 5)),
+    "strided": (lambda: made(nn.Conv2d, 12, 12, 3, 2, dilation=2), (2, 12, 9, 8)),
 }
 
 
@@ -296,7 +298,8 @@ def refused(kind, *arguments):
     [
         (ColumnParallel, nn.Linear(4, 7), "3 ranks cannot share 7 output features"),
         (RowParallel, nn.Linear(7, 6), "3 ranks cannot share 7 input features"),
-        (ColumnParallel, nn.Conv2d(3, 3, 1), "can be split, not Conv2d"),
+        (ColumnParallel, nn.Conv2d(3, 3, 1, groups=3), "groups=1"),
+        (RowParallel, nn.Conv2d(3, 3, 1, padding_mode="reflect"), "padding of zeros"),
         (VocabularyEmbedding, nn.Embedding(9, 2, padding_idx=0), "padding_idx"),
         (RowParallel, nn.LayerNorm(3), "can be split, not LayerNorm"),
         (ParallelGroupedAttention, SelfAttention(8, 4), "3 ranks cannot share 4 heads"),

@@ -131,8 +131,8 @@ class Columns(ColumnParallel):
 
     def forward(self, x):
         """x [N, D], the same on all ranks -> [N, O/n], or [N, O] if whole."""
-        y = add_bias(self.product(x, self.weight), self.bias)
-        return Join.apply(y, -1, self.group) if self.whole else y
+        y = add_bias(self.product(x, self.weight), self.bias, self.dim)
+        return Join.apply(y, self.dim, self.group) if self.whole else y
 
 
 # Dense layers in pairs, as in chapter 12; the last ends with whole scores.

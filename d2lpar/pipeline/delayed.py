@@ -69,8 +69,8 @@ def delay_weights(module):
     """Put off the gradients of a module's weights; return a list of them.
 
     From now on, backward passes append to it a function for each weight of
-    an nn.Linear, whole or split by columns or rows, or an nn.Conv2d, which
-    adds the gradient.  Biases and all other parameters are small, and get their
+    an nn.Linear or nn.Conv2d, whole or split by columns or rows, which adds
+    the gradient.  Biases and all other parameters are small, and get their
     gradients at once.
     """
     delayed = []
@@ -80,7 +80,7 @@ def delay_weights(module):
         elif isinstance(layer, nn.Conv2d) and _is_plain(layer):
             product = convolution(layer)
             layer.forward = _forward(layer, product, (1, 1), delayed)
-        elif hasattr(layer, "product"):
+        elif getattr(layer, "dim", None) == -1 and hasattr(layer, "product"):
             of = lambda x, weight: Delayed.apply(x, weight, LINEAR, delayed)
             layer.product = of  # a part of a linear layer
     return delayed

@@ -6,7 +6,7 @@
 
 Split the first layer by columns and the second by rows, and nothing moves between them.
 torch keeps w transposed, so a part of w's columns is a part of the rows of `weight`
-[O, D].  n ranks, r this rank, N batch, D and O features.  Serial
+[O, D]; channels likewise.  n ranks, r this rank, N batch, D and O features.  Serial
 truth: one device with the whole layer, the same x and the same gradient of y.
 Attention is in attention.py, embeddings and the loss in vocabulary.py.
 Shoeybi et al. 2019 (Megatron-LM), section 3.
@@ -112,7 +112,7 @@ def _joined(x, dim, group):
 class ColumnParallel(nn.Module):
     """Compute a part of a layer's outputs: features r O/n to (r+1) O/n.
 
-    layer     the whole nn.Linear, equal on all ranks
+    layer     the whole nn.Linear or nn.Conv2d, equal on all ranks
     whole     True to join y to all O features, which moves it
 
     Backward, one all-reduce sums the gradient of x.
@@ -120,7 +120,7 @@ class ColumnParallel(nn.Module):
 
     def __init__(self, layer, whole=False, group=None):
         super().__init__()
-        self.product = product_of(layer)
+        self.product, self.dim = product_of(layer)
         self.whole, self.group = whole, group
         what = "output features"
         self.weight = own_parameter(layer.weight, 0, what, group)  # [O/n, D]
@@ -129,14 +129,14 @@ class ColumnParallel(nn.Module):
     def forward(self, x):
         """x [N, D], the same on all ranks -> [N, O/n], or [N, O] if whole."""
         y = self.product(Enter.apply(x, self.group), self.weight)  # [N, O/n]
-        y = add_bias(y, self.bias)
-        return Join.apply(y, -1, self.group) if self.whole else y
+        y = add_bias(y, self.bias, self.dim)
+        return Join.apply(y, self.dim, self.group) if self.whole else y
 
 
 class RowParallel(nn.Module):
     """Multiply a part of a layer's inputs: features r D/n to (r+1) D/n.
 
-    layer     the whole nn.Linear, equal on all ranks
+    layer     the whole nn.Linear or nn.Conv2d, equal on all ranks
     whole     True if x arrives with all D features and is cut here
 
     Forward, one all-reduce sums y.  The bias is added once, after the sum.
@@ -144,7 +144,7 @@ class RowParallel(nn.Module):
 
     def __init__(self, layer, whole=False, group=None):
         super().__init__()
-        self.product = product_of(layer)
+        self.product, self.dim = product_of(layer)
         self.whole, self.group = whole, group
         what = "input features"
         self.weight = own_parameter(layer.weight, 1, what, group)  # [O, D/n]
@@ -153,21 +153,29 @@ class RowParallel(nn.Module):
     def forward(self, x):
         """x [N, D/n], or [N, D] if whole -> [N, O], the same on all ranks."""
         if self.whole:
-            x = Part.apply(x, -1, self.group)  # [N, D/n]
+            x = Part.apply(x, self.dim, self.group)  # [N, D/n]
         y = Add.apply(self.product(x, self.weight), self.group)  # [N, O]
-        return add_bias(y, self.bias)
+        return add_bias(y, self.bias, self.dim)
 
 
 def product_of(layer):
-    """Return the function of x and weight of a Linear, or raise TypeError."""
-    if not isinstance(layer, nn.Linear):
-        raise TypeError(f"A Linear can be split, not {type(layer).__name__}.")
-    return F.linear
+    """Return (function of x and weight, dimension of x with features)."""
+    if isinstance(layer, nn.Linear):
+        return F.linear, -1
+    if not isinstance(layer, nn.Conv2d):
+        kind = type(layer).__name__
+        raise TypeError(f"A Linear or a Conv2d can be split, not {kind}.")
+    if layer.groups > 1 or layer.padding_mode != "zeros":
+        raise TypeError("A Conv2d with groups=1 and padding of zeros, please.")
+    how = layer.stride, layer.padding, layer.dilation
+    return lambda x, weight: F.conv2d(x, weight, None, *how), -3
 
 
-def add_bias(y, bias):
-    """Add the bias [O], if there is one."""
-    return y if bias is None else y + bias
+def add_bias(y, bias, dim):
+    """Add the bias [O] to y, whose features are in dimension -1 or -3."""
+    if bias is None:
+        return y
+    return y + (bias if dim == -1 else bias.view(-1, 1, 1))
 
 
 def own_parameter(weight, dim, what, group):
