@@ -106,6 +106,9 @@ UNSHOWN = {
     "network_partition/balance": "Size sizes layer_seconds part_seconds",
     "network_partition/part": "home_of like_value send_value returns receive_value "
     "send_back open_receives gradients_back Part",
+    # 12: it shows three moves, says what the fourth does, and how a part is cut
+    "tensor_parallel/products": "Part parts_of own_part product_of add_bias "
+    "own_parameter",
     # 13: it shows the executor's F, and the lines of its mail
     "pipeline/execution": "Mail Pipeline form_changed form_of note_of receiver "
     "stages_by_number",

@@ -22,7 +22,6 @@ from d2lpar.tensor_parallel import (
 )
 from d2lpar.tensor_parallel.attention import (
     GroupedAttention,
-    ParallelAttention,
     ParallelGroupedAttention,
     SelfAttention,
 )
@@ -122,8 +121,8 @@ def test_an_mlp_needs_one_sum_each_way(n, world):
 
 
 def attention(heads, pairs):
-    kind = ParallelAttention if pairs == heads else ParallelGroupedAttention
-    return passed(kind(one_device(heads, pairs)), random(2, 5, 24))
+    whole = one_device(heads, pairs)
+    return passed(ParallelGroupedAttention(whole), random(2, 5, 24))
 
 
 def one_device(heads, pairs):
@@ -303,7 +302,7 @@ def refused(kind, *arguments):
         (RowParallel, nn.Conv2d(3, 3, 1, padding_mode="reflect"), "padding of zeros"),
         (VocabularyEmbedding, nn.Embedding(9, 2, padding_idx=0), "padding_idx"),
         (RowParallel, nn.LayerNorm(3), "can be split, not LayerNorm"),
-        (ParallelAttention, SelfAttention(8, 4), "3 ranks cannot share 4 heads"),
+        (ParallelGroupedAttention, SelfAttention(8, 4), "3 ranks cannot share 4 heads"),
         (ParallelGroupedAttention, GroupedAttention(12, 6, 2), "share 2 pairs"),
         (VocabularyEmbedding, nn.Embedding(10, 2), "3 ranks cannot share 10"),
     ],
@@ -328,7 +327,7 @@ def frozen():
         found[name] += ((layer.bias != 0).all().item(),)  # the whole is untouched
     whole = made(SelfAttention, 6, 3)
     whole.keys.weight.requires_grad_(False)
-    part = ParallelAttention(whole)
+    part = ParallelGroupedAttention(whole)
     part(random(2, 2, 6)).sum().backward()
     found["heads"] = (part.keys.weight.grad is None, part.keys.bias.grad is not None)
     return found

@@ -57,32 +57,6 @@ def attend(queries, keys, values, size):
     return (weights @ v).transpose(1, 2).flatten(2)
 
 
-class ParallelAttention(nn.Module):
-    """Compute heads / n heads of a `SelfAttention`, and a part of its `out`.
-
-    One all-reduce forward and one backward, as in the MLP.
-    """
-
-    def __init__(self, whole, group=None):
-        super().__init__()
-        self.size, self.group = whole.size, group
-        heads = whole.queries.out_features // whole.size
-        n, r = parts_of(heads, "heads", group)
-        self.queries = PartOfLinear(whole.queries, n, r)
-        self.keys, self.values = self.keys_and_values(whole, n, r)
-        self.out = RowParallel(whole.out, group=group)
-
-    def keys_and_values(self, whole, n, r):
-        """Return this rank's parts of these two layers."""
-        return PartOfLinear(whole.keys, n, r), PartOfLinear(whole.values, n, r)
-
-    def forward(self, x):
-        """Take x [N, tokens, D], equal on all ranks; return the same shape."""
-        x = Enter.apply(x, self.group)  # once, for all three
-        qkv = self.queries(x), self.keys(x), self.values(x)
-        return self.out(attend(*qkv, self.size))
-
-
 class PartOfLinear(nn.Module):
     """Compute part i of `parts` of a Linear's outputs; x entered before."""
 
@@ -125,31 +99,38 @@ def grouped_attend(queries, keys, values, size):
     return attend(queries, keys, values, size)
 
 
-class ParallelGroupedAttention(ParallelAttention):
-    """Compute heads / n heads of a `GroupedAttention`.
+class ParallelGroupedAttention(nn.Module):
+    """Compute heads / n heads of an attention, and a part of its `out`.
 
-    With more ranks than pairs, neighbours keep a copy of the same pair.  It
-    makes groups, so all ranks of the world must create it.
+    With more ranks than pairs of keys and values, it makes groups that share
+    a pair, so all ranks of the world must create it.
     """
 
-    def keys_and_values(self, whole, n, r):
-        """Return this rank's pairs, or the pair that it shares."""
-        pairs = whole.keys.out_features // whole.size
-        sharing = ranks_sharing_a_pair(pairs, self.group)
-        if sharing is None:
-            return super().keys_and_values(whole, n, r)
-        one = pairs, r * pairs // n, sharing
-        return SharedPart(whole.keys, *one), SharedPart(whole.values, *one)
+    def __init__(self, whole, group=None):
+        super().__init__()
+        self.size, self.group = whole.size, group
+        both = whole.queries, whole.keys
+        heads, pairs = (layer.out_features // self.size for layer in both)
+        n, r = parts_of(heads, "heads", group)
+        sharing, parts = ranks_sharing_a_pair(pairs, group), min(n, pairs)
+        part = parts, r * parts // n, sharing
+        self.queries = PartOfLinear(whole.queries, n, r)
+        self.keys = SharedPart(whole.keys, *part)
+        self.values = SharedPart(whole.values, *part)
+        self.out = RowParallel(whole.out, group=group)
 
     def forward(self, x):
         """Take x [N, tokens, D], equal on all ranks; return the same shape."""
-        x = Enter.apply(x, self.group)
+        x = Enter.apply(x, self.group)  # once, for all three
         qkv = self.queries(x), self.keys(x), self.values(x)
         return self.out(grouped_attend(*qkv, self.size))
 
 
 class SharedPart(PartOfLinear):
-    """Compute a part that all ranks of `sharing` have; sum its gradients."""
+    """Compute a part that all ranks of `sharing` have; sum its gradients.
+
+    If `sharing` is None, no other rank has the part.
+    """
 
     def __init__(self, linear, parts, i, sharing):
         super().__init__(linear, parts, i)
@@ -158,7 +139,9 @@ class SharedPart(PartOfLinear):
     def forward(self, x):
         """x [..., D] -> [..., O / parts]."""
         shared = self.weight, self.bias
-        return F.linear(x, *(Enter.apply(p, self.sharing) for p in shared))
+        if self.sharing is not None:
+            shared = (Enter.apply(p, self.sharing) for p in shared)
+        return F.linear(x, *shared)
 
 
 # Eight ranks, two pairs of keys and values: four neighbours have the same one.
