@@ -608,6 +608,13 @@ def test_what_bounds_a_step(folder, cluster, bound):
     assert result.stdout.count("a step: ") == 1
 
 
+def test_a_step_that_waits_for_one_rank_says_so(folder):
+    body = STEPS.replace("SKIPPED", "None").replace("and step == 3", "")
+    said = call(folder, "-n", "4", **script(body)).stdout
+    assert "25% computing, 0% communication that nothing hides, 75% waiting" in said
+    assert "  bound by waiting for other ranks\n" in said
+
+
 def test_the_step_in_which_ranks_drift_apart_is_named(folder):
     result = call(folder, "-n", "2", **script(STEPS.replace("SKIPPED", "(1, 3)")))
     assert "DeadlockError: deadlock: rank 1 has returned" in result.stderr

@@ -48,11 +48,15 @@ def summary(run, marks, folder):
     several = f"median of {len(seconds)}, {show_seconds(min(seconds))} to {longest}"
     computing = sum(line.busy(r) for r in ranks) * line.elapsed / took / len(ranks)
     exposed = sum(line.exposed(r) for r in ranks) / took / len(ranks)
+    waiting = max(0.0, 1 - computing - exposed)
+    bound = _bound(run, marks, k, computing * took, exposed * took)
+    if waiting > max(computing, exposed):
+        bound = "waiting for other ranks"
     lines = [
         f"a step: {show_seconds(took)} ({several}); {show_seconds(start)} before it",
         f"  {computing:.0%} computing, {exposed:.0%} communication that nothing hides, "
-        f"{max(0.0, 1 - computing - exposed):.0%} waiting",
-        f"  bound by {_bound(run, marks, k, computing * took, exposed * took)}",
+        f"{waiting:.0%} waiting",
+        f"  bound by {bound}",
     ]
     spent = Counter()
     for event in line:
