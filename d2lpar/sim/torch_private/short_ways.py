@@ -6,6 +6,7 @@ outcome is known.  All else takes torch's own way.
 
 import contextlib
 import functools
+import sys
 
 import torch
 import torch.distributed as dist
@@ -107,6 +108,9 @@ def _short_batch(original):
     def batch_isend_irecv(p2p_op_list):
         if type(p2p_op_list) is not list:
             return original(p2p_op_list)
+        if _greets():
+            for op in p2p_op_list:
+                op.tensor = op.tensor.clone()
         mine = None
         for op in p2p_op_list:
             if type(op) is not dist.P2POp or op.group is None:
@@ -119,6 +123,17 @@ def _short_batch(original):
         return mine.batch(p2p_op_list)
 
     return batch_isend_irecv
+
+
+def _greets():
+    """Is it the first batch of torch 2.11's pipelines?
+
+    It receives from both neighbours in one tensor, which nobody reads.
+    """
+    frame = sys._getframe(2)
+    while frame.f_code.co_name in ("batch_isend_irecv", "_batch_p2p"):
+        frame = frame.f_back
+    return frame.f_code.co_name.startswith("_initialize_stage")
 
 
 _isend, _irecv = dist.isend, dist.irecv
