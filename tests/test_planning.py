@@ -32,10 +32,11 @@ from d2lpar.planning.links import allreduce, gather, links, message
 from d2lpar.planning.memory import activations, block_bytes, in_flight, numbers, stages
 from d2lpar.planning.predictions import between_stages, usual_shares
 from d2lpar.planning.rows import measured, published
-from d2lpar.planning.times import PROCESSORS, Speed, block, plain, tile_share
+from d2lpar.planning.times import Speed, block, plain, tile_share
 from d2lpar.shared.footprint import kept
 from d2lpar.shared.model_zoo import GPT, Block
 from d2lpar.sim.cluster import Cluster
+from d2lpar.sim.hardware import PROCESSORS
 
 GPT3 = Model(96, 12288, 96, 51200, 2048)
 LLAMA8 = Model(

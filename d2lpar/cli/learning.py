@@ -87,6 +87,9 @@ def _package(text):
 
 
 Own, Share = _package("Each rank loads it."), _package("It is loaded once, for all.")
+Timeline = Annotated[
+    Path | None, typer.Option(help="Write it there: .png, .html or .json.")
+]
 
 
 @commands.command(
@@ -109,9 +112,7 @@ def simulate(
     gloo: Annotated[
         bool, typer.Option("--gloo", help="Real processes here, measured.")
     ] = False,
-    timeline: Annotated[
-        Path | None, typer.Option(help="Write it there: .png, .html or .json.")
-    ] = None,
+    timeline: Timeline = None,
     output: Annotated[
         Output, typer.Option(help="The ranks whose printed lines are shown.")
     ] = Output.all,
@@ -127,8 +128,8 @@ def simulate(
 
     simulating.check_timeline(timeline)
     where, count = simulating.cluster_for(cluster, network, ranks, gloo)
-    given = context.args, output, count, module, own, share
-    program = simulating.script(path, *given)
+    words = context.args
+    program = simulating.script(path, words, output, count, module, own, share)
     with refusing(ValueError, RuntimeError):
         run, error, marks = simulating.simulate(program, count, where, gloo, timeout)
     simulating.tell(program, run, error, marks, timeline)

@@ -55,9 +55,8 @@ def script(path, arguments, output, ranks, module=False, own=None, shared=None, 
         raise Refused(f"{where} is not Python: {error}") from None
     shown = {"all": range(ranks), "first": range(1), "none": ()}[output]
     folder = folder or str(file.parent)
-    words, shown = tuple(arguments), frozenset(shown)
-    given = str(file), words, shown, seed, folder, package or None
-    return Script(*given, own=own, shared=shared)
+    given = str(file), tuple(arguments), frozenset(shown), seed, folder
+    return Script(*given, package or None, own, shared)
 
 
 def _module(name):
@@ -220,9 +219,9 @@ def tell(program, run, error, marks, path=None):
         print(failure(error), file=sys.stderr, flush=True)
     if run is None:
         return
-    apart = drift(run.ledger.entries, marks, program.folder)
-    if isinstance(error, DeadlockError | MismatchError) and apart:
-        print("\n".join(apart), file=sys.stderr, flush=True)
+    if isinstance(error, DeadlockError | MismatchError):
+        for sentence in drift(run.ledger.entries, marks, program.folder):
+            print(sentence, file=sys.stderr, flush=True)
     step, line = summary(run, marks, program.folder)
     print(f"{report(run, program, step)}\n")
     if path:

@@ -95,7 +95,7 @@ def _bound(run, marks, k, computing, exposed):
     size = show_bytes(max(sizes))
     if max(sizes) / rate > took / 2:
         return f"{links}: a rank sends {size}"
-    return f"latency: {counted(calls, 'call')} send {size} from a rank"
+    return f"latency: {counted(calls, 'call')} with {size} from a rank"
 
 
 def drift(entries, marks, folder):

@@ -18,14 +18,13 @@ import math
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from ..sim.hardware import PROCESSORS
 from .links import allreduce, gather, links
 from .memory import tokens
 
-# Streaming multiprocessors of a GPU (NVIDIA, whitepapers of the architectures).  A
-# product is cut into tiles, a multiprocessor works on one at a time, and a last round
+# A product is cut into tiles, a multiprocessor works on one at a time, and a last round
 # that is not full costs as much as a full one (NVIDIA, Matrix Multiplication Background
 # User's Guide, sections 4 and 5).
-PROCESSORS = {"P100": 56, "V100": 80, "A100": 108, "H100": 132, "H200": 132}
 TILES = ((256, 128), (128, 256), (128, 128))
 # Part of the peak that fused attention reaches: 50 to 73 % on A100, 335 of 989 TFLOP/s
 # on H100 (Dao 2023, FlashAttention-2, abstract and section 4.1).

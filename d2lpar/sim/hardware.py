@@ -19,6 +19,8 @@ PCIE_RATE |= {"PCIe4 x16": 31e9, "PCIe5 x16": 63e9}
 # The others have no such figure: 0.8 is a guess in the same range.
 MATMUL_SHARE = {"A100": 0.87, "H100": 0.80, "H200": 0.80, "B200": 0.78}
 DEFAULT_SHARE = 0.80
+# Streaming multiprocessors (NVIDIA, whitepapers of the architectures).
+PROCESSORS = {"P100": 56, "V100": 80, "A100": 108, "H100": 132, "H200": 132}
 # float64 over float32 rate, where it is not a half (CUDA C++ programming guide,
 # throughput of arithmetic instructions).
 DOUBLE_SHARE = {"K20": 1 / 3, "K80": 1 / 3, "T4": 1 / 32, "2070": 1 / 32}

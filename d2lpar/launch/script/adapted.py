@@ -20,8 +20,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
 from ...report.engine import _OURS, is_users
-from . import played_gpus
-from .played_gpus import mine
+from . import played_cuda
+from .played_gpus import OnHost, mine
 
 JOINS = "init_process_group"  # what a process calls that is to be a rank
 
@@ -124,7 +124,7 @@ def _signal(gpus, usual, number, handler):
 
 def _backward(gpus, usual, *args, **kwargs):
     """Inside of a backward pass a GPU is on the host, too: torch leaves modes out."""
-    with played_gpus.OnHost(gpus):
+    with OnHost(gpus):
         return usual(*args, **kwargs)
 
 
@@ -218,9 +218,9 @@ def changes():
         (BaseProcess, "start", _start),
         (BaseProcess, "join", _join),
     ]
-    yield from played_gpus.changes()
+    yield from played_cuda.changes()
     yield torch, "Generator", lambda _: PlayedGenerator
-    yield atexit, "register", played_gpus.instead(_at_exit, to_the_script=True)
+    yield atexit, "register", played_cuda.instead(_at_exit, to_the_script=True)
     for holder, name, change in table:
         if hasattr(holder, name):  # there are builds of torch without RPC
             yield holder, name, _in_ranks(change)

@@ -31,7 +31,7 @@ from ...sim.torch_private import current_engine
 # Torch and what it is built on, whose objects the script's meet; what packs objects.
 SHARED = ("torch", "torchgen", "functorch", "triton", "numpy", "sympy", "mpmath")
 SHARED += ("networkx", "fsspec", "filelock", "jinja2", "typing_extensions")
-SHARED += ("setuptools", "pkg_resources", "cloudpickle", "pytest", "_pytest", "d2lpar")
+SHARED += ("setuptools", "pkg_resources", "cloudpickle", "d2lpar")
 OWN = "builtins", "logging", "timeit", "megatron"  # for all that: Python's, compiled
 
 _SETTINGS = (
@@ -78,9 +78,7 @@ class LocalModules:
         self.folder, self.packages = folder + os.sep, packages
         self.usual, self.names, self.order = {}, set(), ()
         self.settings = settings()
-        self.first = self.left = (
-            None  # what the first rank found, and the last one left
-        )
+        self.first = self.left = None  # settings: the first rank's, the last one's
         self._own = dict.fromkeys(SHARED, False)  # name: is it each rank's own?
         self._own |= dict.fromkeys([*OWN, *own], packages)
         self._own |= dict.fromkeys(shared, False)
@@ -91,10 +89,8 @@ class LocalModules:
     def __enter__(self):
         loaded = list(sys.modules.items())
         self.usual = {name: m for name, m in loaded if self._is_own(name, m)}
-        of_all = {"__main__", *OWN}
-        self.stay = {
-            n: m for n, m in self.usual.items() if n.partition(".")[0] in of_all
-        }
+        tops = {"__main__", *OWN}
+        self.stay = {n: m for n, m in self.usual.items() if n.partition(".")[0] in tops}
         self.names = set(self.stay)
         for name in self.usual.keys() - self.names:
             del sys.modules[name]

@@ -25,7 +25,7 @@ from ...sim.torch_private import current_engine
 from .adapted import changes
 from .belongings import Belongings, LocalModules
 from .clocks import built_in
-from .played_gpus import OnHost, PlayedGpus, stepped
+from .played_gpus import OnHost, PlayedGpus, mine
 
 _local = None  # the LocalModules of the script that this process executes
 
@@ -62,13 +62,19 @@ def read(path):
         return compile(file.read(), path, "exec", dont_inherit=True)
 
 
+def _stepped(optimizer, args, kwargs):
+    """Mark that an optimizer of this rank has made a step; torch calls it."""
+    if gpus := mine():
+        gpus.marks.append((id(optimizer), gpus.moment(), len(gpus.engine.entries)))
+
+
 @contextlib.contextmanager
 def surroundings(script, virtual):
     """Inside, this process executes the script; `virtual`: on the ranks' clocks."""
     global _local
     kept = list(sys.argv), sys.stderr, list(sys.path)
     modules = LocalModules(script.folder, virtual, script.own, script.shared)
-    hook = register_optimizer_step_post_hook(stepped)
+    hook = register_optimizer_step_post_hook(_stepped)
     try:
         with patched(*changes()), modules as _local:
             yield modules
@@ -129,12 +135,16 @@ def _as_text(error):
 
 def _torchruns(told):
     """What torchrun tells besides, and by which frameworks know that it was there."""
-    group = {"GROUP_RANK": int(told["RANK"]) // int(told["LOCAL_WORLD_SIZE"])}
-    group["GROUP_WORLD_SIZE"] = int(told["WORLD_SIZE"]) // int(told["LOCAL_WORLD_SIZE"])
-    role = {f"ROLE_{name}": told[name] for name in ("RANK", "WORLD_SIZE")}
-    run = {"RUN_ID": "none", "RESTART_COUNT": "0", "MAX_RESTARTS": "0"}
-    run = {f"TORCHELASTIC_{name}": value for name, value in run.items()}
-    return {**{name: str(value) for name, value in group.items()}, **role, **run}
+    rank, size, each = told["RANK"], told["WORLD_SIZE"], int(told["LOCAL_WORLD_SIZE"])
+    return {
+        "GROUP_RANK": str(int(rank) // each),
+        "GROUP_WORLD_SIZE": str(int(size) // each),
+        "ROLE_RANK": rank,
+        "ROLE_WORLD_SIZE": size,
+        "TORCHELASTIC_RUN_ID": "none",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+    }
 
 
 def _seed(seed):
@@ -148,27 +158,26 @@ def _seed(seed):
 def _own(engine, script):
     """Inside, this rank has its own `__main__`, arguments and prefixed output."""
     os.environ.update(_torchruns(os.environ))
-    main, modules = types.ModuleType("__main__"), {}
+    main = types.ModuleType("__main__")
+    modules = {"__main__": main}
     if _local.packages:
         modules["builtins"] = built_in()
-    found = vars(modules.get("builtins", builtins))
-    vars(main).update(__file__=script.path, __builtins__=found)
-    vars(main).update(__package__=script.package)
+    vars(main).update(__file__=script.path, __package__=script.package)
+    vars(main).update(__builtins__=vars(modules.get("builtins", builtins)))
     argv = [script.path, *script.arguments]
     out, errors = (_Prefixed(s, script.shown) for s in (sys.stdout, sys.stderr))
-    modules["__main__"] = main
-    mine, usual = Belongings(_local, modules, argv, errors), sys.stdout
-    mine.resume()
+    things, usual = Belongings(_local, modules, argv, errors), sys.stdout
+    things.resume()
     sys.stdout = out
-    engine.belongings.append(mine)
+    engine.belongings.append(things)
     try:
         yield
     finally:
         out.finish(), errors.finish()
         if sys.stdout is out:
             sys.stdout = usual
-        engine.belongings.remove(mine)
-        mine.pause()
+        engine.belongings.remove(things)
+        things.pause()
         _local.leave()
 
 

@@ -6,6 +6,7 @@ outcome is known.  All else takes torch's own way.
 
 import contextlib
 import functools
+import os
 import sys
 
 import torch
@@ -125,6 +126,9 @@ def _short_batch(original):
     return batch_isend_irecv
 
 
+_PIPELINES = os.path.join("torch", "distributed", "pipelining", "schedules.py")
+
+
 def _greets():
     """Is it the first batch of torch 2.11's pipelines?
 
@@ -133,7 +137,8 @@ def _greets():
     frame = sys._getframe(2)
     while frame.f_code.co_name in ("batch_isend_irecv", "_batch_p2p"):
         frame = frame.f_back
-    return frame.f_code.co_name.startswith("_initialize_stage")
+    torchs = frame.f_code.co_filename.endswith(_PIPELINES)
+    return torchs and frame.f_code.co_name.startswith("_initialize_stage")
 
 
 _isend, _irecv = dist.isend, dist.irecv
