@@ -130,11 +130,12 @@ def _kill(worker, family, work):
             os.killpg(worker.pid, signal.SIGKILL)
     worker.kill()
     worker.wait()
-    family.update((each.pid, each) for each in _marked(work))
-    for process in family.values():
-        with contextlib.suppress(psutil.Error):
-            process.kill()
-    psutil.wait_procs(list(family.values()), timeout=5)
+    for _ in range(2):  # one that was just being started shows its environment now
+        family.update((each.pid, each) for each in _marked(work))
+        for process in family.values():
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        psutil.wait_procs(list(family.values()), timeout=5)
 
 
 def _marked(work):
