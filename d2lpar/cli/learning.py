@@ -87,6 +87,11 @@ def _package(text):
 
 
 Own, Share = _package("Each rank loads it."), _package("It is loaded once, for all.")
+Gloo = Annotated[bool, typer.Option("--gloo", help="Real processes here, measured.")]
+NoValues = Annotated[
+    bool, typer.Option("--shapes", help="GPUs hold shapes, no values: any size.")
+]
+Assume = Annotated[float | None, typer.Option(help="What a value on such a GPU is.")]
 Timeline = Annotated[
     Path | None, typer.Option(help="Write it there: .png, .html or .json.")
 ]
@@ -109,9 +114,9 @@ def simulate(
     network: Annotated[
         str, typer.Option(help="Between the nodes, per network card.")
     ] = "100Gb",
-    gloo: Annotated[
-        bool, typer.Option("--gloo", help="Real processes here, measured.")
-    ] = False,
+    gloo: Gloo = False,
+    shapes: NoValues = False,
+    assume: Assume = None,
     timeline: Timeline = None,
     output: Annotated[
         Output, typer.Option(help="The ranks whose printed lines are shown.")
@@ -127,9 +132,10 @@ def simulate(
     from . import simulate as simulating
 
     simulating.check_timeline(timeline)
+    simulating.check_shapes(shapes, assume, gloo)
     where, count = simulating.cluster_for(cluster, network, ranks, gloo)
-    words = context.args
-    program = simulating.script(path, words, output, count, module, own, share)
+    given = path, context.args, output, count, module, own, share
+    program = simulating.script(*given, shapes=shapes, assumed=assume)
     with refusing(ValueError, RuntimeError):
         run, error, marks = simulating.simulate(program, count, where, gloo, timeout)
     simulating.tell(program, run, error, marks, timeline)

@@ -30,10 +30,10 @@ PAGE = """<!DOCTYPE html>
 """
 
 
-def script(path, arguments, output, ranks, module=False, own=None, shared=None, seed=0):
+def script(path, arguments, output, ranks, module=False, own=None, shared=None, **more):
     """The Script for `play`; Refused where there is none or it cannot be compiled.
 
-    `module`: the path is a module's name, as in `python -m`.
+    `module`: the path is a module's name, as in `python -m`.  `more` is for Script.
     """
     own, shared = tuple(own or ()), tuple(shared or ())
     for name in own + shared:
@@ -55,8 +55,8 @@ def script(path, arguments, output, ranks, module=False, own=None, shared=None, 
         raise Refused(f"{where} is not Python: {error}") from None
     shown = {"all": range(ranks), "first": range(1), "none": ()}[output]
     folder = folder or str(file.parent)
-    given = str(file), tuple(arguments), frozenset(shown), seed, folder
-    return Script(*given, package or None, own, shared)
+    given = str(file), tuple(arguments), frozenset(shown), more.pop("seed", 0), folder
+    return Script(*given, package or None, own, shared, **more)
 
 
 def _module(name):
@@ -75,6 +75,14 @@ def _module(name):
             "installed packages: write its name with dots, without .py."
         )
     return spec.origin, spec.parent
+
+
+def check_shapes(shapes, assume, gloo):
+    """Refused where the options about values cannot go together."""
+    if shapes and gloo:
+        raise Refused("--shapes has no values, which --gloo would send.")
+    if assume is not None and not shapes:
+        raise Refused("--assume stands for values that only --shapes does without.")
 
 
 def cluster_for(spec, network, ranks, gloo):
@@ -137,13 +145,15 @@ def outsiders(run):
     )
 
 
-def failure(error):
+def failure(error, shapes=False):
     """What ended the run: the script's own traceback, and a line for every rank."""
     own = getattr(error.__cause__, "script_traceback", "")
     kind = type(error).__name__
     marks = "CUDA", os.path.join("torch", "cuda", ""), "torch.cuda", "SyncBatchNorm"
     marks += ("FSDP does not support CPU",)
     hint = f"\n{NOT_PLAYED}" if any(mark in own for mark in marks) else ""
+    if shapes and "meta" in str(error).lower():
+        hint = f"\n{NO_VALUES}"
     return "\n".join([f"{own}{kind}: {error}{hint}", *getattr(error, "__notes__", ())])
 
 
@@ -154,13 +164,19 @@ NOT_PLAYED = (
 )
 
 
+NO_VALUES = (
+    "With --shapes a tensor on a GPU has no values, and this call needs them, perhaps "
+    "for the shape of its result: do it on the host, or run without --shapes."
+)
+
+
 def report(run, program, step=()):
     """A step, bytes per call, memory, and sentences about what would be different."""
     lines = [*step, repr(run).splitlines()[0], "", _calls(run, program)]
     if any(run.peak_memory or ()):
         lines += ["", _memory(run)]
     sentences = [w for w in run.warnings if not w.startswith("init_process_group does")]
-    sentences += shared_gpus(run)
+    sentences += shared_gpus(run) + too_much(run, program.shapes)
     return "\n".join(lines + [f"Note: {s}" for s in sentences])
 
 
@@ -192,6 +208,22 @@ def _memory(run):
     return f"peak memory: {show_bytes(most)} on {where}{part}"
 
 
+def too_much(run, shapes):
+    """Sentences where a rank's memory exceeds its GPU's, or `shapes` had no effect."""
+    gpu, said = run.cluster and run.cluster.gpu, []
+    if gpu and max(run.peak_memory or [0]) > gpu.memory:
+        said.append(
+            f"On a real {gpu.name} this ends with torch.OutOfMemoryError: a rank holds "
+            f"more than its {show_bytes(gpu.memory)}."
+        )
+    if shapes and not any(used is not None and used.gpus for used in run.results):
+        said.append(
+            "--shapes had no effect: the script put nothing on a GPU, so all of it was "
+            "computed on the host, whose work takes no time here."
+        )
+    return said
+
+
 def shared_gpus(run):
     """A sentence where ranks of a node have named the same GPU, which hardly is meant.
 
@@ -216,7 +248,7 @@ def tell(program, run, error, marks, path=None):
     """Print how the run went; its timeline goes into the file, else onto the screen."""
     print(flush=True)
     if error is not None:
-        print(failure(error), file=sys.stderr, flush=True)
+        print(failure(error, program.shapes), file=sys.stderr, flush=True)
     if run is None:
         return
     if isinstance(error, DeadlockError | MismatchError):

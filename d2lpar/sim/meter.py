@@ -11,7 +11,9 @@ from . import races
 from .torch_private import (
     FakeTensor,
     TorchDispatchMode,
+    carried_out,
     dense_parts,
+    devices_as_they_are,
     is_dense,
     load_compiler,
     never_compiled,
@@ -19,6 +21,7 @@ from .torch_private import (
 )
 
 _LAYOUT_ONLY = ("empty", "new_empty", "detach", "alias")
+ITEM = "_local_scalar_dense"  # what `x.item()` and `float(x)` execute: they wait
 EMPTY = "empty"  # the name under which new memory without values is charged
 # What they write they do not read.
 _ONLY_WRITES = {"copy_", "zero_", "fill_", "normal_", "uniform_", "random_"}
@@ -52,6 +55,7 @@ class Meter(TorchDispatchMode):
         self.others = self.others_peak = 0  # bytes outside of tensors
         self.traces = tracemalloc.is_tracing()
         self.aside = 0  # operations in threads that the rank has started
+        self.gpu = None  # the Shapes of a script whose GPUs hold no values
 
     before_shapes = True  # no operation on shapes alone was seen in this process
 
@@ -61,6 +65,13 @@ class Meter(TorchDispatchMode):
 
     @never_compiled
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if self.gpu is None:
+            return self._executed(func, types, args, kwargs)
+        with devices_as_they_are():
+            return self._executed(func, types, args, kwargs)
+
+    @never_compiled
+    def _executed(self, func, types, args, kwargs):
         if self.before_shapes and args and _without_values(args[0]):
             load_compiler()
             Meter.before_shapes = False
@@ -74,15 +85,29 @@ class Meter(TorchDispatchMode):
             kind = _kinds[id(func)] = (*_kind(func), races.touches(func), func)
         creates, costs, uses, _ = kind
         if self.flying and uses:
-            race = races.met(self.flying.values(), uses, args, kwargs or {})
-            if race is not None:
-                self.raced(*race)
-        if creates == "fresh" and args and _without_values(args[0]):
-            out = _shaped(func, args, kwargs or {})
+            flying, given = self.flying.values(), (args, kwargs or {})
+            while race := races.met(flying, uses, *given):
+                self.raced(*race)  # raises, or has waited for the call
+        name = self.gpu and func._schema.name.split("::")[1]
+        if self.gpu and (known := self.gpu.known(name, args, kwargs)):
+            if self.charge is not None:
+                self.charge(ITEM, 0, 0, torch.float32)
+            return known[0]
+        if creates in ("fresh", "maybe") and args and _without_values(args[0]):
+            how = _shaped if creates == "fresh" else carried_out
+            out = how(func, args, kwargs or {})
         else:
             out = func(*args, **kwargs) if kwargs else func(*args)
-        if not self.shapes and _without_values(out):
+        if self.gpu:
+            if not self.gpu.was_used(name, out, args, kwargs or {}):
+                return out
+        elif type(out) is FakeTensor or (not self.shapes and _without_values(out)):
             return out  # it takes no memory and no time
+        self._account(func, kind, args, kwargs or {}, out)
+        return out
+
+    def _account(self, func, kind, args, kwargs, out):
+        creates, costs, *_ = kind
         if creates == "fresh" and is_dense(out):
             storage = out.untyped_storage()
             if storage._cdata not in self.live:
@@ -91,10 +116,9 @@ class Meter(TorchDispatchMode):
             self._count(out, () if creates == "fresh" else args)
         if self.charge is not None:
             if costs:
-                self._charge(func, args, kwargs or {}, out)
+                self._charge(func, args, kwargs, out)
             elif creates == "fresh" and is_dense(out):
                 self.charge(EMPTY, 0, out.nbytes, out.dtype)
-        return out
 
     def __enter__(self):
         self.resume()
@@ -193,7 +217,9 @@ class _Aside(TorchDispatchMode):
 
 def _without_values(value):
     first = value[0] if isinstance(value, (list, tuple)) and value else value
-    return isinstance(first, torch.Tensor) and first.is_meta
+    return isinstance(first, torch.Tensor) and (
+        first.is_meta or type(first) is FakeTensor
+    )
 
 
 def _shaped(func, args, kwargs):

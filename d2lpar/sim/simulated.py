@@ -11,19 +11,20 @@ from ..report.calls import MESSAGES
 from ..report.engine import Engine, Status, waiting, where_called
 from ..report.threads import Interruptible, user_line
 from . import races, torch_private
-from .meter import EMPTY, Meter
+from .meter import EMPTY, ITEM, Meter
 from .outcome import RankReport
 
 POLL = 1e-6  # virtual seconds that a look at `is_completed` costs
 GLANCE = 1e-7  # virtual seconds that a look at a script's clock costs
-ITEM = "_local_scalar_dense"  # what `x.item()` and `float(x)` execute: they wait
 
 
 class SimulatedWork(torch_private.CallWork):
     """A call in progress in virtual time."""
 
     def wait(self, timeout=None):
-        self.engine.wait(self.call)
+        gpus = self.engine.gpus
+        if gpus is None or not gpus.postpones(self):
+            self.engine.wait(self.call)
         return True
 
     def is_completed(self):
@@ -107,11 +108,16 @@ class SimulatedEngine(Engine):
         self.wait(call)
 
     def looked_at(self, tensor, how="read"):
-        if race := races.met(self.open.values(), [(0, "", False)], (tensor,)):
+        while race := races.met(self.open.values(), [(0, "", False)], (tensor,)):
             self.raced(*race[:2], how)
 
     def raced(self, call, tensor, how):
-        """End the run: this rank has used what a call in flight does."""
+        """End the run: this rank has used what a call in flight does.
+
+        In a stream of its GPU that waits for the call, it has used it afterwards.
+        """
+        if self.gpus is not None and self.gpus.in_order(call):
+            return self.wait(call)
         statuses = self.sim.statuses()
         mine = statuses[self.rank]
         mine.where = where_called() if how != "returned" else ("", 0)
@@ -121,7 +127,7 @@ class SimulatedEngine(Engine):
 
     def start(self, call):
         """All others know of the call; those of a batch begin at once."""
-        if len(self.open) > 1 and (race := races.together(self.open.values(), call)):
+        while len(self.open) > 1 and (race := races.together(self.open.values(), call)):
             self.raced(*race, f"gave {call.kind}")
         if not call.batch or call.batch != self._last_batch:
             self.sim.turn(self)

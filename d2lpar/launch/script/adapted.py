@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader
 
 from ...report.engine import _OURS, is_users
 from . import played_cuda
-from .played_gpus import OnHost, mine
+from .streams import mine
 
 JOINS = "init_process_group"  # what a process calls that is to be a rank
 
@@ -37,7 +37,7 @@ RPC = (
 SPAWN = "{} starts nothing: every rank is there and calls its own part."
 
 
-def _in_ranks(change):
+def in_ranks(change):
     """`change(gpus, usual, ...)` in ranks of a script, elsewhere the usual function."""
 
     def make(usual):
@@ -70,7 +70,10 @@ def _argument(name):
 def _autocast(gpus, usual, self, device_type="cuda", dtype=None, *args, **kwargs):
     if device_type == "cuda" and dtype is None:
         dtype = torch.float16  # that of a GPU
-    usual(self, str(gpus.host(device_type)), dtype, *args, **kwargs)
+    played = gpus.named(device_type) is not None
+    usual(self, "cpu" if played else device_type, dtype, *args, **kwargs)
+    if played and gpus.shapes is not None:
+        self.device = device_type
 
 
 def _module_to(gpus, usual, self, *args, **kwargs):
@@ -84,7 +87,9 @@ def _module_to(gpus, usual, self, *args, **kwargs):
 def _mesh(gpus, usual, self, device_type, *args, **kwargs):
     if device_type == "cuda" and not gpus.used:  # torch takes the rank's own, too
         gpus.choose(gpus.engine.rank % gpus.count)
-    usual(self, "cpu" if device_type == "cuda" else device_type, *args, **kwargs)
+    if device_type == "cuda" and gpus.shapes is None:
+        device_type = "cpu"
+    usual(self, device_type, *args, **kwargs)
 
 
 def _ddp(gpus, usual, self, module, device_ids=None, output_device=None, *more, **kw):
@@ -124,7 +129,7 @@ def _signal(gpus, usual, number, handler):
 
 def _backward(gpus, usual, *args, **kwargs):
     """Inside of a backward pass a GPU is on the host, too: torch leaves modes out."""
-    with OnHost(gpus):
+    with gpus.mode(gpus):
         return usual(*args, **kwargs)
 
 
@@ -223,4 +228,4 @@ def changes():
     yield atexit, "register", played_cuda.instead(_at_exit, to_the_script=True)
     for holder, name, change in table:
         if hasattr(holder, name):  # there are builds of torch without RPC
-            yield holder, name, _in_ranks(change)
+            yield holder, name, in_ranks(change)

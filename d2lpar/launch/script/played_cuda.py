@@ -4,7 +4,6 @@ Memory is what the rank holds, events and clocks have its virtual time.  Torch, 
 would call CUDA, sees no GPU.  What is not played raises torch's own error.
 """
 
-import contextlib
 import functools
 import sys
 
@@ -14,63 +13,10 @@ import torch.distributed.distributed_c10d as c10d
 from ...report.engine import _OURS, _TORCH
 from ...sim.patching import in_both
 from ...sim.torch_private import AllOf
-from .played_gpus import CPU, PlayedGpus, mine
+from .played_gpus import PlayedGpus
+from .streams import Event, Stream, mine
 
 _WITHOUT = _OURS, _TORCH  # the folders whose code sees no GPU
-
-
-class Event:
-    """`torch.cuda.Event`, on the rank's clock."""
-
-    def __init__(self, *args, **kwargs):
-        self._moment = None
-
-    def record(self, stream=None):
-        self._moment = mine().moment()
-
-    def elapsed_time(self, other):
-        """Milliseconds from this event to the other."""
-        return (other._moment - self._moment) * 1e3
-
-    def query(self):
-        return True
-
-    def wait(self, stream=None):
-        """Nothing: a rank has one stream of its own."""
-
-    def synchronize(self):
-        mine().engine.caught_up()
-
-
-class Stream:
-    """`torch.cuda.Stream`: all of a rank's streams are the same one."""
-
-    cuda_stream = 0
-
-    def __init__(self, *args, **kwargs):
-        self.device = CPU
-
-    def wait_stream(self, stream):
-        """Nothing: both are one."""
-
-    wait_event = wait_stream
-
-    def record_event(self, event=None):
-        event = event or Event()
-        event.record()
-        return event
-
-    def query(self):
-        return True
-
-    def synchronize(self):
-        mine().engine.caught_up()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        pass
 
 
 def _nothing(gpus, *args, **kwargs):
@@ -140,12 +86,13 @@ _PLAYED = {
     "memory_summary": lambda gpus, *_, **__: f"{gpus.memory('bytes'):,} bytes",
     "memory_stats": _statistics,
     "initial_seed": lambda gpus: torch.initial_seed(),
-    "stream": lambda gpus, stream: contextlib.nullcontext(stream),
+    "stream": PlayedGpus.on_stream,
     "get_rng_state": lambda gpus, device=None: torch.get_rng_state(),
     "set_rng_state": lambda gpus, state, device=None: torch.set_rng_state(state),
     "version": lambda gpus: (0, 0, 0),  # NCCL's
     "is_current_stream_capturing": lambda gpus: False,
 }
+_PLAYED["set_stream"] = lambda gpus, stream: setattr(gpus, "stream", stream)
 _CHOOSES = "set_device", "set_device_index", "set_device_idx"
 _PLAYED |= dict.fromkeys(_CHOOSES, lambda gpus, device: gpus.choose(device) and None)
 for what in ("allocated", "reserved"):
@@ -153,12 +100,12 @@ for what in ("allocated", "reserved"):
     _PLAYED[f"max_memory_{what}"] = lambda gpus, device=None: gpus.memory("peak")
 _RESETS = "reset_peak_memory_stats", "reset_max_memory_allocated"
 _PLAYED |= dict.fromkeys(_RESETS, PlayedGpus.forget_peak)
-_STREAMS = "current_stream", "default_stream"
-_PLAYED |= dict.fromkeys(_STREAMS, lambda gpus, *_, **__: Stream())
+_PLAYED["current_stream"] = lambda gpus, *_, **__: gpus.stream
+_PLAYED["default_stream"] = lambda gpus, *_, **__: gpus.main
 _INDEX = "current_device", "current_device_index", "current_device_idx"
 _PLAYED |= dict.fromkeys(_INDEX, lambda gpus: gpus.current)
 _IGNORED = "empty_cache", "empty_host_cache", "ipc_collect", "init", "manual_seed"
-_IGNORED += "manual_seed_all", "set_stream", "reset_accumulated_memory_stats"
+_IGNORED += "manual_seed_all", "reset_accumulated_memory_stats"
 _IGNORED += "range_push", "range_pop", "mark"
 _PLAYED |= dict.fromkeys(_IGNORED, _nothing)
 _CLASSES = {"Event": Event, "Stream": Stream}
@@ -173,10 +120,13 @@ def changes():
                 yield holder, name, instead(function, name in _TOLD)
     for name, function in _TOLD_OF_GROUPS.items():
         yield torch.distributed, name, instead(function, to_the_script=True)
+    for name in ("stream", "current_stream"):  # fully_shard is on the host
+        yield torch.cpu, name, instead(_PLAYED[name], to_the_script=False)
     yield from in_both(torch.distributed, c10d, batch_isend_irecv=_one_work)
     yield torch.Tensor, "record_stream", instead(_nothing, to_the_script=False)
     for name, played in _CLASSES.items():
-        yield torch.cuda, name, lambda _, played=played: played
+        for holder in (torch.cuda, torch.cpu):
+            yield holder, name, lambda _, played=played: played
 
 
 def instead(function, to_the_script):

@@ -11,9 +11,8 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from ...sim.hardware import PROCESSORS
-from ...sim.torch_private import current_engine
+from .streams import CPU, Stream
 
-CPU = torch.device("cpu")
 MEMORY = 80e9  # bytes of a GPU that the cluster does not describe
 _GENERATIONS = {"P100": (6, 0), "V100": (7, 0), "T4": (7, 5), "L4": (8, 9)}
 _GENERATIONS |= {"4090": (8, 9), "H100": (9, 0), "H200": (9, 0), "B200": (10, 0)}
@@ -24,6 +23,7 @@ class PlayedGpus:
 
     def __init__(self, engine):
         self.engine, cluster = engine, engine.cluster
+        self.place, self.shapes, self.mode = CPU, None, OnHost
         per_node = cluster.per_node if cluster else None
         self.count = min(per_node or engine.world_size, engine.world_size)
         self.current, self.used = 0, set()
@@ -32,10 +32,16 @@ class PlayedGpus:
         self.processes = []  # that the script would start as ranks
         self.at_exit = []  # what the script wants to be called at its end
         self.gpu = cluster.gpu if cluster else None
+        self.main = self.stream = Stream()
+
+    def without_values(self, shapes, mode):
+        """From now on the GPU holds what `shapes` knows, inside of such a mode."""
+        self.place, self.shapes, self.mode = torch.device("meta"), shapes, mode
+        self.engine.meter.gpu = shapes
 
     def host(self, device):
-        """What a call gets in place of `device`: the CPU for a GPU, else the same."""
-        return device if self.named(device) is None else CPU
+        """What a call gets in place of `device`, if that is a GPU; else the same."""
+        return device if self.named(device) is None else self.place
 
     def named(self, device):
         """The number of the GPU that `device` names and that is now used, or None."""
@@ -63,6 +69,38 @@ class PlayedGpus:
         before, index = self.current, self.named(device)
         self.current = before if index is None else index
         return before
+
+    @contextlib.contextmanager
+    def on_stream(self, stream):
+        """Inside, the rank asks its GPU in this stream."""
+        before, self.stream = self.stream, stream or self.stream
+        try:
+            yield stream
+        finally:
+            self.stream = before
+
+    def postpones(self, work):
+        """Does the stream wait for this call, and the rank go on?"""
+        if self.stream is self.main or not self.plays_nccl():
+            return False
+        self.stream.works = [*self.in_flight(self.stream), work]
+        return True
+
+    def in_flight(self, stream):
+        """The calls that a stream, or an event, waits for and the rank has not."""
+        return [work for work in stream.works if work.call.id in self.engine.open]
+
+    def follow(self, stream, other):
+        """The stream goes on after the other one, or after an event."""
+        for work in self.in_flight(other):
+            if stream is self.main:
+                self.engine.wait(work.call)
+            else:
+                stream.works.append(work)
+
+    def in_order(self, call):
+        """Does the rank's stream use what the call does after it?"""
+        return any(work.call is call for work in self.stream.works)
 
     @contextlib.contextmanager
     def chosen(self, device):
@@ -111,14 +149,10 @@ class PlayedGpus:
         return self.engine.now() if clock is None else clock
 
 
-def mine():
-    """The PlayedGpus of the rank that calls, or None outside of a script."""
-    engine = current_engine()
-    return engine and engine.gpus
-
-
 class OnHost(TorchFunctionMode):
     """Inside, tensors for a GPU are on the host, and `cpu()` copies as from a GPU."""
+
+    special = {}  # functions -> what they do instead
 
     def __init__(self, gpus):
         super().__init__()
@@ -130,7 +164,7 @@ class OnHost(TorchFunctionMode):
             kwargs = {**kwargs, "device": self.gpus.host(kwargs["device"])}
         if kwargs.get("pin_memory"):
             kwargs = {**kwargs, "pin_memory": False}
-        special = _SPECIAL.get(func)
+        special = self.special.get(func)
         if special is not None:
             return special(self.gpus, func, *args, **kwargs)
         return func(*args, **kwargs)
@@ -138,13 +172,18 @@ class OnHost(TorchFunctionMode):
 
 def _to(gpus, func, tensor, *args, **kwargs):
     moved = tuple(gpus.host(arg) for arg in args[:1]) + args[1:]
+    if gpus.shapes is not None and moved and moved[0] is not args[0]:
+        gpus.shapes.asked = "cuda"
     out = func(tensor, *moved, **kwargs)
     back = args and moved[0] is args[0] and str(args[0]) == "cpu"
     return out.clone() if back and out is tensor else out
 
 
 def _cuda(gpus, func, tensor, device=None, *args, **kwargs):
-    gpus.named(torch.device("cuda", gpus.current) if device is None else device)
+    device = torch.device("cuda", gpus.current) if device is None else device
+    if gpus.shapes is not None:
+        return tensor.to(gpus.host(device))
+    gpus.named(device)
     return tensor
 
 
@@ -172,7 +211,11 @@ def _device(gpus, func, *args, **kwargs):
     return func(*args, **kwargs)
 
 
-_SPECIAL = {torch.device: _device}
-_SPECIAL |= {torch.nn.functional.scaled_dot_product_attention: _attention}
-_SPECIAL |= {torch.Tensor.to: _to, torch.Tensor.cuda: _cuda, torch.Tensor.cpu: _cpu}
-_SPECIAL |= {torch.Tensor.pin_memory: lambda gpus, func, tensor, *_, **__: tensor}
+OnHost.special |= {
+    torch.device: _device,
+    torch.nn.functional.scaled_dot_product_attention: _attention,
+    torch.Tensor.to: _to,
+    torch.Tensor.cuda: _cuda,
+    torch.Tensor.cpu: _cpu,
+    torch.Tensor.pin_memory: lambda gpus, func, tensor, *_, **__: tensor,
+}

@@ -22,10 +22,12 @@ from ...report.engine import _OURS
 from ...report.threads import users_part
 from ...sim.patching import patched
 from ...sim.torch_private import current_engine
+from . import shapes
 from .adapted import changes
 from .belongings import Belongings, LocalModules
 from .clocks import built_in
-from .played_gpus import OnHost, PlayedGpus, mine
+from .played_gpus import PlayedGpus
+from .streams import mine
 
 _local = None  # the LocalModules of the script that this process executes
 
@@ -35,7 +37,8 @@ class Script(NamedTuple):
 
     Its own modules are in `folder`; `package`: the one that it is a module of, or None.
     `own` and `shared`: installed packages that each rank that is a thread has for
-    itself, and that all use together, where that would be otherwise.
+    itself, and that all use together, where that would be otherwise.  `shapes`: GPUs
+    hold no values, but where one is asked for, it is `assumed`, if that is not None.
     """
 
     path: str
@@ -46,6 +49,8 @@ class Script(NamedTuple):
     package: str | None = None
     own: tuple = ()
     shared: tuple = ()
+    shapes: bool = False
+    assumed: float | None = None
 
 
 class Used(NamedTuple):
@@ -76,7 +81,8 @@ def surroundings(script, virtual):
     modules = LocalModules(script.folder, virtual, script.own, script.shared)
     hook = register_optimizer_step_post_hook(_stepped)
     try:
-        with patched(*changes()), modules as _local:
+        more = shapes.changes() if script.shapes else ()
+        with patched(*changes(), *more), modules as _local:
             yield modules
     finally:
         hook.remove()
@@ -92,25 +98,27 @@ def play(script):
     exception carries the script's own traceback as text, `script_traceback`.
     """
     engine = current_engine()
-    engine.gpus = PlayedGpus(engine)
+    engine.gpus = gpus = PlayedGpus(engine)
+    if script.shapes:
+        gpus.without_values(shapes.Shapes(script.assumed), shapes.OnShapes)
     dist.destroy_process_group()
     before = engine.times_joined
     with contextlib.ExitStack() as stack:
         if _local is None:
             stack.enter_context(surroundings(script, virtual=False))
-        _local.marks[engine.rank] = engine.gpus.marks
+        _local.marks[engine.rank] = gpus.marks
         stack.enter_context(_own(engine, script))
-        stack.enter_context(OnHost(engine.gpus))
-        stack.callback(engine.gpus.settle)
+        stack.enter_context(gpus.mode(gpus))
+        stack.callback(gpus.settle)
         _seed(script.seed + engine.rank)
         try:
-            _execute(script.path, engine.gpus.at_exit)
+            _execute(script.path, gpus.at_exit)
         except Exception as error:
             with contextlib.suppress(AttributeError):
                 error.script_traceback = _as_text(error)
             raise
     joined = engine.times_joined > before
-    return Used(sorted(engine.gpus.used), joined, engine.gpus.marks)
+    return Used(sorted(gpus.used), joined, gpus.marks)
 
 
 def _execute(path, at_exit):

@@ -159,9 +159,10 @@ def _of_this_rank(original):
 
     @functools.wraps(original)
     def _get_accelerator(*args):
-        on_cpu = (
-            current_engine() is not None and torch.get_default_device().type == "cpu"
-        )
+        engine = current_engine()
+        if engine is not None and engine.gpus is not None and engine.gpus.shapes:
+            return torch.device("cuda")
+        on_cpu = engine is not None and torch.get_default_device().type == "cpu"
         return torch.device("cpu") if on_cpu else original(*args)
 
     return _get_accelerator

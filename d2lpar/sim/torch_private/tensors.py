@@ -24,6 +24,10 @@ def load_compiler():
         importer.join()
 
 
+# Inside, functions of torch that modes replace are torch's own.
+devices_as_they_are = torch._C.DisableTorchFunction
+
+
 def never_compiled(function):
     """`torch.compile` leaves the function alone, with all that it calls.
 

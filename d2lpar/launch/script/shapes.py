@@ -1,0 +1,202 @@
+"""A script whose GPUs hold shapes and no values: sizes that no laptop has.
+
+A tensor on a GPU is one on torch's device "meta"; its `device` says "cuda" all the
+same.  What the script itself wants on "meta", to be filled later, takes no memory and
+no time.  Tensors of the host have their values.
+"""
+
+import sys
+import weakref
+
+import torch
+
+from ...report.engine import _OURS
+from ...sim.torch_private import draws_of_dtensors
+from .adapted import in_ranks
+from .casts import cast
+from .played_gpus import OnHost
+
+SCALER = "torch.amp.GradScaler is left out: gradients without values need no scale."
+FEW = 4096  # numbers that a copy on the GPU is remembered with
+# Operations that take tensors of the host along with those of a GPU.
+_MIXED = {"_to_copy", "copy_", "index", "index_put", "index_put_", "_index_put_impl_"}
+_BRANCH = (
+    "the script asks whether a value on the GPU is true, and with --shapes there are "
+    "no values: --assume 0 or --assume 1 says what to take for each of them"
+)
+_OTHER_DEVICE = (
+    "{} got tensors on two devices, cuda and cpu: on a GPU it would need all of them "
+    'on cuda, as x.to("cuda") brings them there'
+)
+
+
+class Shapes:
+    """What a rank's GPU holds; `assumed`: the value of every number in it, or None."""
+
+    def __init__(self, assumed=None):
+        self.assumed = assumed
+        self.asked = None  # the kind of device that the executed function was given
+        self.deferred = _OfStorages()  # what the script itself has put on "meta"
+        self.copied = _OfStorages()  # copies of the host's tensors -> these tensors
+        self.casts = {}  # id of a weight -> (it, its copy that autocast has made)
+
+    def known(self, name, args, kwargs):
+        """(result,) of an operation that brings values to the host, else None."""
+        if name == "_local_scalar_dense" and args[0].is_meta:
+            return (self._values(args[0], torch.empty((), dtype=args[0].dtype)).item(),)
+        if name == "_to_copy" and args[0].is_meta:
+            kind = (kwargs or {}).get("device")
+            if kind is not None and torch.device(kind).type == "cpu":
+                return (self._values(args[0], torch.empty_like(args[0], **kwargs)),)
+        if name == "copy_" and args[1].is_meta and not args[0].is_meta:
+            return (self._values(args[1], args[0]),)
+        return None
+
+    def _values(self, tensor, filled):
+        """`filled` has the values of a tensor on the GPU."""
+        source = self.copied.get(tensor)
+        if source is not None and source.numel() == tensor.numel():
+            return filled.copy_(source.reshape(filled.shape))
+        if self.assumed is None and tensor.dtype is torch.bool and tensor.dim() == 0:
+            raise RuntimeError(_BRANCH)
+        return filled.fill_(1 if self.assumed is None else self.assumed)
+
+    def was_used(self, name, out, args, kwargs):
+        """Was the operation one of the GPU, and not of the host or only planned?"""
+        given = list(_tensors((*args, *kwargs.values())))
+        outs = [t for t in _tensors((out,)) if t.is_meta]
+        if not outs and not any(t.is_meta for t in given):
+            return False
+        if self.copied and name[-1] == "_" and given:
+            self.copied.pop(given[0])
+        if self.asked is None and self.deferred:
+            shapes = [t for t in given if t.is_meta]
+            later = shapes and all(map(self.deferred.get, shapes))
+        else:
+            later = self.asked == "meta"
+        if later:
+            for each in outs:
+                self.deferred.put(each, True)
+            return False
+        others = [t for t in given if not t.is_meta and t.dim()]
+        if name in _MIXED:
+            if name.endswith("copy_") or name == "_to_copy":
+                if outs and others and others[-1].numel() <= FEW:
+                    self.copied.put(outs[0], others[-1].detach().clone())
+        elif others and type(others[0]) in (torch.Tensor, torch.nn.Parameter):
+            raise RuntimeError(_OTHER_DEVICE.format(name))
+        return True
+
+
+class _OfStorages(dict):
+    """Something for each tensor's storage, until that is freed."""
+
+    def get(self, tensor):
+        entry = super().get(tensor.untyped_storage()._cdata) if self else None
+        return entry and entry[1]
+
+    def put(self, tensor, value):
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        self[key] = weakref.ref(storage, lambda _: dict.pop(self, key, None)), value
+
+    def pop(self, tensor):
+        super().pop(tensor.untyped_storage()._cdata, None)
+
+
+def _tensors(values):
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from _tensors(value)
+
+
+def changes():
+    """What `patched` replaces where GPUs hold shapes: (holder, name, new)."""
+    from torch.nn.parallel import distributed
+
+    # DDP compares shapes by value before it broadcasts, where they are compared, too
+    verifies = "_verify_param_shape_across_processes"
+    yield distributed, verifies, in_ranks(lambda gpus, usual, *_: None)
+    # what is not drawn need not be the same on all ranks
+    yield *draws_of_dtensors(), in_ranks(lambda gpus, usual, mesh: False)
+    yield torch.amp.autocast_mode.autocast, "__exit__", in_ranks(_end_autocast)
+    yield torch.amp.GradScaler, "__init__", in_ranks(_scaler)
+
+
+def _scaler(gpus, usual, self, device="cuda", *args, enabled=True, **kwargs):
+    usual(self, "cpu", enabled=False)
+    if enabled:
+        gpus.engine.warn(SCALER)
+
+
+def _end_autocast(gpus, usual, self, *error):
+    usual(self, *error)
+    if not torch.is_autocast_enabled("cuda"):
+        gpus.shapes.casts.clear()
+
+
+def _attention(gpus, func, query, key, value, *args, **kwargs):
+    """By the kernel that torch takes on a GPU, whose scores are never in memory."""
+    if not query.is_meta or hasattr(query, "placements"):
+        return OnHost.special[func](gpus, func, query, key, value, *args, **kwargs)
+    return _fused(query, key, value, *args, **kwargs)
+
+
+def _fused(
+    query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None,
+    enable_gqa=False,
+):  # fmt: skip
+    if enable_gqa:
+        times = query.shape[-3] // key.shape[-3]
+        key, value = (x.repeat_interleave(times, dim=-3) for x in (key, value))
+    about, aten = (dropout_p, is_causal), torch.ops.aten
+    if query.dtype in (torch.float16, torch.bfloat16) and attn_mask is None:
+        kernel = aten._scaled_dot_product_flash_attention
+        return kernel(query, key, value, *about, scale=scale)[0]
+    if attn_mask is not None:
+        if attn_mask.dtype is torch.bool:
+            attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype)
+        attn_mask = attn_mask.expand(*query.shape[:-1], key.shape[-2])
+    kernel, keeps = aten._scaled_dot_product_efficient_attention, query.requires_grad
+    return kernel(query, key, value, attn_mask, keeps, *about, scale=scale)[0]
+
+
+class OnShapes(OnHost):
+    """Inside, tensors for a GPU have shapes alone, those of the host their values."""
+
+    special = OnHost.special | {
+        torch.nn.functional.scaled_dot_product_attention: _attention
+    }
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        getter = _GETTERS.get(func)
+        if getter is not None:
+            found, ours = func(*args), sys._getframe(1).f_code.co_filename
+            return found if ours.startswith(_OURS) else getter(self, found, args[0])
+        kwargs, shapes = kwargs or {}, self.gpus.shapes
+        if torch.is_autocast_enabled("cuda"):
+            args, kwargs = cast(func, args, kwargs, shapes)
+        device = kwargs.get("device")
+        if device is not None:
+            shapes.asked = "cuda" if type(device) is int else torch.device(device).type
+        try:
+            return super().__torch_function__(func, types, args, kwargs)
+        finally:
+            shapes.asked = None
+
+    def holds(self, tensor):
+        local = getattr(tensor, "_local_tensor", tensor)
+        return local.is_meta and not self.gpus.shapes.deferred.get(local)
+
+
+_GETTERS = {
+    torch.Tensor.device.__get__: lambda mode, found, tensor: (
+        torch.device("cuda", mode.gpus.current) if mode.holds(tensor) else found
+    ),
+    torch.Tensor.is_cuda.__get__: lambda mode, found, tensor: mode.holds(tensor),
+    torch.Tensor.is_meta.__get__: lambda mode, found, tensor: (
+        found and not mode.holds(tensor)
+    ),
+}

@@ -1,0 +1,85 @@
+"""Functional collectives of tensors without values: torch itself would send nothing."""
+
+import torch.distributed as dist
+import torch.distributed.distributed_c10d as c10d
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
+
+LIBRARY = "_c10d_functional"
+_pending = {}  # id of a storage -> the Work that fills it, until somebody waits
+
+
+def carried_out(func, args, kwargs):
+    """What `func` returns for tensors without values, sent if it is a collective."""
+    space, name = func._schema.name.split("::")
+    if space != LIBRARY:
+        return func(*args, **kwargs)
+    if name == "_wrap_tensor_autograd":
+        return AsyncCollectiveTensor(args[0])
+    if name == "wait_tensor":
+        work = _pending.pop(_key(args[0]), None)
+        if work is not None:
+            work.wait()
+        return args[0]
+    out = func(*args, **kwargs)
+    arguments = [argument.name for argument in func._schema.arguments]
+    given = dict(zip(arguments, args, strict=False)) | kwargs
+    post = next((do for start, do in _STARTS.items() if name.startswith(start)), None)
+    if post is None:
+        raise NotImplementedError(f"{name} of tensors without values is not simulated")
+    group = c10d._resolve_process_group(given["group_name"])
+    several = isinstance(out, list | tuple)
+    inputs = given[arguments[0]]
+    pairs = zip(inputs, out, strict=True) if several else [(inputs, out)]
+    for source, target in pairs:
+        work = post(group, source, target, given)
+        _pending[_key(target)] = work
+    return out
+
+
+def draws_of_dtensors():
+    """(module, name) of what asks whether ranks can draw a DTensor together."""
+    from torch.distributed.tensor import _dispatch
+
+    return _dispatch, "is_rng_supported_mesh"
+
+
+def _key(tensor):
+    return tensor.untyped_storage()._cdata
+
+
+def _reduces(options, given):
+    options.reduceOp = getattr(dist.ReduceOp, given["reduce_op"].upper())
+    return options
+
+
+def _all_reduce(group, source, target, given):
+    return group.allreduce([target], _reduces(dist.AllreduceOptions(), given))
+
+
+def _reduce_scatter(group, source, target, given):
+    options = _reduces(dist.ReduceScatterOptions(), given)
+    return group.reduce_scatter_single(target, source.contiguous(), options)
+
+
+def _all_gather(group, source, target, given):
+    return group.all_gather_single(target, source.contiguous())
+
+
+def _all_to_all(group, source, target, given):
+    sizes = given["output_split_sizes"], given["input_split_sizes"]
+    return group.all_to_all_single(target, source.contiguous(), *sizes)
+
+
+def _broadcast(group, source, target, given):
+    options = dist.BroadcastOptions()
+    options.rootRank = given["src"]
+    return group.broadcast([target], options)
+
+
+_STARTS = {
+    "all_reduce": _all_reduce,
+    "reduce_scatter": _reduce_scatter,
+    "all_gather": _all_gather,
+    "all_to_all": _all_to_all,
+    "broadcast": _broadcast,
+}

@@ -1,0 +1,210 @@
+"""`d2lpar simulate --shapes`: GPUs without values, and what they cost all the same."""
+
+import pytest
+from test_simulate import call, folder, script  # noqa: F401
+
+from d2lpar.cli import simulate
+from d2lpar.sim.cluster import Cluster
+
+TRAINS = """
+    H = 48
+    net = nn.Sequential(nn.Linear(H, 4 * H), nn.GELU(), nn.LayerNorm(4 * H),
+                        nn.Linear(4 * H, H)).cuda()
+    net = DDP(net, device_ids=[torch.cuda.current_device()], bucket_cap_mb=0.02)
+    optimizer = torch.optim.AdamW(net.parameters(), fused=True)
+    for step in range(3):
+        x = torch.randn(32, H).pin_memory().to("cuda", non_blocking=True)
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            loss = net(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        print(step, loss.device.type, round(loss.item(), 6))
+    """
+SHARDS = """
+    import torch.nn.functional as F
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    class Layer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.q, self.out = nn.Linear(64, 64), nn.Linear(64, 64)
+        def forward(self, x):
+            q = self.q(x).unflatten(-1, (4, 16)).transpose(1, 2)
+            y = F.scaled_dot_product_attention(q, q, q, is_causal=True)
+            return x + self.out(y.transpose(1, 2).flatten(-2))
+
+    with torch.device("meta"):
+        net = nn.Sequential(*[Layer() for _ in range(3)])
+    assert torch.cuda.memory_allocated() == 0 and net[0].q.weight.is_meta
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
+    for layer in net:
+        fully_shard(layer, mp_policy=policy)
+    fully_shard(net, mp_policy=policy)
+    net.to_empty(device="cuda")
+    for p in net.parameters():
+        nn.init.normal_(p)
+    optimizer = torch.optim.SGD(net.parameters(), momentum=0.9, foreach=True)
+    for step in range(3):
+        net(torch.randn(2, 8, 64).to("cuda")).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    """
+
+
+def played(path, shapes, ranks=2, assumed=None):
+    """The finished Run of the script in a file, on a small cluster of A100."""
+    given = {"shapes": shapes, "assumed": assumed}
+    program = simulate.script(path, (), "none", ranks, **given)
+    run, error, _ = simulate.simulate(program, ranks, Cluster.of(f"{ranks}xA100"))
+    assert error is None, simulate.failure(error)
+    return run
+
+
+def traffic(run):
+    """{(kind of call, its line): bytes}, without DDP's comparison of shapes."""
+    calls = run.ledger.by_call().items()
+    big = {(kind, line): size for (kind, (_, line)), (_, size) in calls if size > 100}
+    return {call: size for call, size in big.items() if call[0] != "broadcast"}
+
+
+@pytest.mark.parametrize("body", [TRAINS, SHARDS], ids=["ddp", "fsdp"])
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_shapes_cost_what_values_do(folder, body, ranks):  # noqa: F811
+    (folder / "train.py").write_text(script(body)["train"])
+    exact, shaped = (played("train.py", shapes, ranks) for shapes in (False, True))
+    assert traffic(shaped) == traffic(exact)
+    for a, b in zip(shaped.peak_memory, exact.peak_memory, strict=True):
+        assert abs(a / b - 1) < 0.1
+    assert abs(shaped.elapsed / exact.elapsed - 1) < 0.1
+
+
+def test_a_gpu_says_cuda_and_the_host_keeps_its_values(folder):  # noqa: F811
+    body = """
+        x = torch.arange(6).to("cuda")
+        print(x.device, x.is_cuda, x.is_meta, torch.ones(2).device)
+        print(x.cpu().tolist(), (x + 1).tolist(), x.sum().item(), float(x[0] / 2))
+        x += 1
+        seed = torch.tensor([7 + rank]).cuda()
+        print(x.cpu().tolist(), int(seed), torch.zeros(2, device=x.device).is_cuda)
+        later = torch.empty(9, device="meta")
+        print(later.device, later.is_meta, (later + 1).is_meta, later.is_cuda)
+        print(torch.cuda.memory_allocated() < 1000)
+        """
+    out = call(folder, "-n", "1", "--shapes", **script(body)).stdout
+    assert "cuda:0 True False cpu" in out
+    assert "[0, 1, 2, 3, 4, 5] [1, 1, 1, 1, 1, 1] 1 1.0" in out
+    assert "[1, 1, 1, 1, 1, 1] 7 True" in out  # computed with, it is not known
+    assert "meta True True False" in out
+    assert "True\n" in out
+
+
+def test_autocast_gives_the_dtypes_that_it_has_on_a_gpu(folder):  # noqa: F811
+    body = """
+        import torch.nn.functional as F
+        x = torch.ones(4, 4, device="cuda", requires_grad=True)
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            low = [x @ x, F.linear(x, x), torch.einsum("ab,bc->ac", x, x)]
+            y = low[0]
+            full = [y.softmax(-1), F.layer_norm(y, (4,)), y.sum(), y.exp()]
+            with torch.autocast("cuda", enabled=False):
+                full.append(x @ x)
+        full.append(x @ x)
+        print({t.dtype for t in low}, {t.dtype for t in full}, (y + y).dtype)
+        """
+    out = call(folder, "-n", "1", "--shapes", **script(body)).stdout
+    assert "{torch.bfloat16} {torch.float32} torch.bfloat16" in out
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        ("if (torch.ones(2).cuda() > 5).any(): pass", "--assume 0 or --assume 1"),
+        ("torch.ones(2, 2).cuda() @ torch.ones(2, 2)", "two devices, cuda and cpu"),
+        ("torch.ones(2).cuda().nonzero()", simulate.NO_VALUES),
+    ],
+)
+def test_what_needs_values_is_refused(folder, body, sentence):  # noqa: F811
+    result = call(folder, "-n", "1", "--shapes", **script(body))
+    assert result.exit_code == 1 and sentence in result.stderr
+    assert "train.py:1" in result.stderr
+
+
+def test_what_is_assumed_decides(folder):  # noqa: F811
+    body = "x = torch.ones(2).cuda() * 2\nprint(bool((x > 5).any()), x.mean().item())"
+    for value, found in (("0", "False 0.0"), ("1", "True 1.0"), ("3", "True 3.0")):
+        words = "-n", "1", "--shapes", "--assume", value
+        assert found in call(folder, *words, **script(body)).stdout
+
+
+def test_what_does_not_fit_and_what_has_no_effect_is_said(folder):  # noqa: F811
+    words = "-n", "1", "--cluster", "1xA100", "--shapes"
+    large = call(folder, *words, **script("x = torch.empty(30 * 10**9, device='cuda')"))
+    assert "peak memory: 120 GB" in large.stdout
+    assert "this ends with torch.OutOfMemoryError" in large.stdout
+    none = call(folder, *words, train="import torch\ntorch.ones(3) + 1\n")
+    assert "--shapes had no effect" in none.stdout
+    scaled = call(folder, *words, **script("torch.amp.GradScaler()"))
+    assert "GradScaler is left out" in scaled.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--shapes", "--gloo"], "--shapes has no values, which --gloo would send"),
+        (["--assume", "1"], "--assume stands for values that only --shapes"),
+    ],
+)
+def test_options_that_do_not_go_together(folder, words, sentence):  # noqa: F811
+    result = call(folder, *words, train="")
+    assert sentence in str(result.exception)
+
+
+# Streams of a GPU, with and without values
+
+SIDE = """
+    x, side = torch.ones(1 << 24, device="cuda"), torch.cuda.Stream()
+    work = torch.ones(2048, 2048, device="cuda")
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        dist.all_reduce(x)
+        done = side.record_event()
+    y = work @ work
+    {then}
+    print(x.device.type, (x + 0).sum().item() / x.numel())
+    """
+
+
+@pytest.mark.parametrize("shapes", [False, True])
+def test_a_call_in_a_side_stream_is_hidden(folder, shapes):  # noqa: F811
+    took = {}
+    for name, then in {
+        "stream": "torch.cuda.current_stream().wait_stream(side)",
+        "event": "torch.cuda.current_stream().wait_event(done)",
+        "wait": "done.wait()",
+        "all": "torch.cuda.synchronize()",
+        "before": "",
+    }.items():
+        body = SIDE.format(then=then)
+        if name == "before":
+            body = body.replace("with torch.cuda.stream(side)", "if True")
+        (folder / "train.py").write_text(script(body)["train"])
+        took[name] = played("train.py", shapes).elapsed
+    assert took["before"] > 1.05 * took["stream"]
+    assert took["stream"] == took["event"] == took["wait"]
+    assert abs(took["all"] / took["stream"] - 1) < 0.01
+
+
+@pytest.mark.parametrize("options", [[], ["--shapes"]])
+def test_a_side_stream_that_nobody_waits_for_is_a_race(folder, options):  # noqa: F811
+    body = script(SIDE.format(then=""))
+    words = "-n", "2", "--cluster", "2xA100", *options
+    result = call(folder, *words, **body)
+    assert result.exit_code == 1 and "RaceError" in result.stderr
+    inside = body["train"].replace("done = side", "x += 1; done = side")
+    inside = inside.replace(
+        "y = work", "torch.cuda.current_stream().wait_event(done)\ny = work"
+    )
+    result = call(folder, *words, train=inside)
+    assert result.exit_code == 0, result.stderr
+    assert options or "cpu 3.0" in result.stdout
