@@ -96,7 +96,7 @@ class MeshModel(nn.Module):
         tokens, targets    [N, T], the whole batch, equal on every rank
 
         Every rank returns the same loss.  Gradients of an earlier step are
-        gone; then `update`, or with zero=0 any optimizer of `parameters()`.
+        gone.  After it, `update` steps an optimizer of `shards`.
         """
         check_batch(self, tokens, targets)
         self.prepare()
