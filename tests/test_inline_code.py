@@ -134,10 +134,10 @@ UNSHOWN = {
     # 18: it shows the layer on ranks and names the one-device layer, refusals and trips
     "experts/layer": "MoE count_tokens check_sizes check_logits check_tokens",
     "experts/nodes": "Flight depart",
-    # 19: it shows how a checkpoint is written and read, and names the helpers; Young's
-    # interval is a formula in the text
-    "failures/saving": "put_text settle come_first digest complete Saving "
-    "rank_and_size meet agree damage part_of join split_off assemble",
+    # 19: it shows how a checkpoint is written and read, says what a piece has and
+    # names the helpers; Young's interval is a formula in the text
+    "failures/saving": "Piece put_text settle come_first digest complete "
+    "Saving rank_and_size meet agree damage part_of join split_off assemble",
     "failures/reliability": "Goodput goodput interval",
 }
 

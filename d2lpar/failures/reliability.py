@@ -168,7 +168,7 @@ class _Simulation:
 
 
 def checksum(tensors):
-    """Return the sum of all bits of some tensors, as numbers of 32 bits.
+    """Return the sum of the 32-bit words that some tensors consist of.
 
     One flipped bit always changes it.  Two flips may cancel each other.
     """

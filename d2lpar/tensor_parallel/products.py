@@ -50,7 +50,7 @@ class Enter(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, group=None):
         ctx.group = group
-        return x.view_as(x)
+        return x.view_as(x)  # the same numbers, as a new node for autograd
 
     @staticmethod
     def backward(ctx, dy):
