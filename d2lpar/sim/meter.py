@@ -89,7 +89,7 @@ class Meter(TorchDispatchMode):
             while race := races.met(flying, uses, *given):
                 self.raced(*race)  # raises, or has waited for the call
         name = self.gpu and func._schema.name.split("::")[1]
-        if self.gpu and (known := self.gpu.known(name, args, kwargs)):
+        if self.gpu and (known := self.gpu.known(name, args, kwargs or {})):
             if self.charge is not None:
                 self.charge(ITEM, 0, 0, torch.float32)
             return known[0]

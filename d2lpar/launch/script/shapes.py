@@ -45,9 +45,10 @@ class Shapes:
         if name == "_local_scalar_dense" and args[0].is_meta:
             return (self._values(args[0], torch.empty((), dtype=args[0].dtype)).item(),)
         if name == "_to_copy" and args[0].is_meta:
-            kind = (kwargs or {}).get("device")
+            kind, dtype = kwargs.get("device"), kwargs.get("dtype")
             if kind is not None and torch.device(kind).type == "cpu":
-                return (self._values(args[0], torch.empty_like(args[0], **kwargs)),)
+                there = torch.empty_like(args[0], device="cpu", dtype=dtype)
+                return (self._values(args[0], there),)
         if name == "copy_" and args[1].is_meta and not args[0].is_meta:
             return (self._values(args[1], args[0]),)
         return None
