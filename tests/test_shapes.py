@@ -75,7 +75,7 @@ def test_shapes_cost_what_values_do(folder, body, ranks):  # noqa: F811
     exact, shaped = (played("train.py", shapes, ranks) for shapes in (False, True))
     assert traffic(shaped) == traffic(exact)
     for a, b in zip(shaped.peak_memory, exact.peak_memory, strict=True):
-        assert abs(a / b - 1) < 0.1
+        assert abs(a / b - 1) < 0.15  # kernels of the CPU and of a GPU keep others
     assert abs(shaped.elapsed / exact.elapsed - 1) < 0.1
 
 

@@ -48,7 +48,8 @@ class Stream:
     What it computes is done at once, in the rank's own order.
     """
 
-    cuda_stream = 0
+    cuda_stream = stream_id = device_index = 0
+    device_type = 1  # torch's number for CUDA
 
     def __init__(self, *args, **kwargs):
         self.device, self.works = CPU, []
