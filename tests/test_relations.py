@@ -1,5 +1,7 @@
 """What a report says of a wrong outcome that no mistake of its exercise explains."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +10,7 @@ from d2lpar.checks import hints, signs
 from d2lpar.checks.equality import same
 from d2lpar.checks.hints import WRONG, usual_mistake
 from d2lpar.checks.judging import Attempt, Case, Exercise
-from d2lpar.checks.relations import FORMS, RELATIONS, relation
+from d2lpar.checks.relations import FORMS, RELATIONS, _equal, relation
 from d2lpar.checks.requirements import untouched
 
 EXERCISE = Exercise("99.2", None, words={"title": "Anything"})
@@ -265,3 +267,20 @@ def test_an_error_of_a_relation_is_raised_in_tests_only(monkeypatch):
         usual_mistake(EXERCISE, attempts, attempts)
     monkeypatch.setattr(signs, "STRICT", False)
     assert usual_mistake(EXERCISE, attempts, attempts)[:2] == ("wrong", WRONG)
+
+
+def test_what_an_answer_raises_is_told_with_its_line_and_none_of_ours():
+    two = Case("two", [(), ()], [0, 0])
+    for line, told in (("a.py:3    x[7]", " in a.py:3    x[7]"), ("judging.py:9", "")):
+        error = SimpleNamespace(rank=1, line=line)
+        attempt = SimpleNamespace(cause=KeyError(7), error=error, case=two)
+        text = hints._raises(None, [attempt], [attempt])
+        assert text == f"Rank 1 raises KeyError{told}: 7"
+
+
+def test_equal_numbers_of_another_kind_differ():
+    one = torch.ones(2)
+    assert _equal((torch.float32, one), (torch.float32, one), 0.0)
+    for other in (torch.int64, bool, None):
+        assert not _equal((torch.float32, one), (other, one), 0.0)
+        assert _equal((other, one), (..., one), 0.0)
