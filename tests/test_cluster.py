@@ -294,3 +294,15 @@ def test_native_collectives_use_every_network_card_and_all_links():
     assert cards.isdisjoint(planned(eight, 8, 64)[1])
     latency = 2 * (7 * 6e-6 + 1 * 20e-6) / 2  # of a tree, by the protocol for small
     assert seconds(one, 16, 64) == pytest.approx(latency, rel=0.01)
+
+
+def test_an_all_to_all_leaves_a_node_through_its_cards():
+    """Each of 3 ranks sends a block to each of 3 on the other node, through a card."""
+    cluster = Cluster.of("2x3xA100", "400Gb", cards=3)
+    took = []
+    for numbers in (10**5, 3 * 10**5):
+        blocks = (((numbers,), "float32"),) * 6
+        cost = cost_of(Meta("all_to_all", "", None, blocks, blocks), 6, 0)
+        took.append(plan(cluster, "all_to_all", tuple(range(6)), cost)[0])
+    more = 3 * 2 * 10**5 * 4  # bytes through each card
+    assert took[1] - took[0] == pytest.approx(more / cluster.network_rate)
