@@ -5,6 +5,7 @@ import functools
 import importlib.util
 import json
 import logging
+import multiprocessing
 import os
 import re
 import shutil
@@ -195,7 +196,7 @@ def test_a_package_with_compiled_code_is_shared_but_for_a_wish(folder, installed
     assert call(folder, "-n", "2", "--own", "fast", **script(body)).exit_code == 0
 
 
-def test_what_a_rank_sets_is_its_own(folder):
+def test_what_a_rank_sets_is_its_own(folder, monkeypatch):
     body = """
         import builtins, logging, multiprocessing, warnings
         assert dist.is_torchelastic_launched() and os.environ["GROUP_RANK"] == "0"
@@ -221,6 +222,9 @@ def test_what_a_rank_sets_is_its_own(folder):
     here = os.getcwd, torch.get_float32_matmul_precision, lambda: warnings.filters
     here += (lambda: builtins.print, lambda: logging.root.level)
     before = [get() for get in here]
+    chosen = multiprocessing.get_context("spawn")  # as others may have done
+    default = multiprocessing.context._default_context
+    monkeypatch.setattr(default, "_actual_context", chosen)
     result = call(folder, "-n", "2", **script(body))
     assert result.exit_code == 0, result.output
     said = result.stdout + result.stderr

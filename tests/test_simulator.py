@@ -509,6 +509,37 @@ def on_meta():
     return x.device.type
 
 
+def functional():
+    import torch.distributed._functional_collectives as fc
+
+    n, group = dist.get_world_size(), dist.group.WORLD
+    x = torch.ones(6 * n, 5)
+    for done in (
+        fc.all_reduce(x, "avg", group),
+        fc.all_gather_tensor(x.t(), 0, group),
+        fc.reduce_scatter_tensor(x, "sum", 0, group),
+        fc.all_to_all_single(x, None, None, group),
+        fc.broadcast(x, 1, group),
+        *fc.all_reduce_coalesced([x, x + 1], "max", group),
+    ):
+        x = x + done.sum()
+    return tuple(x.shape)
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_functional_collectives_of_meta_tensors_are_sent(n):
+    """torch's own would send nothing, as if ranks never met."""
+    cluster = Cluster.of(f"{n}xA100")
+    host, meta = (
+        sim(functional, n=n, device=device, cluster=cluster)
+        for device in ("cpu", "meta")
+    )
+    assert meta.bytes_sent == host.bytes_sent and min(host.bytes_sent) > 0
+    assert meta.ledger.by_call() == host.ledger.by_call()
+    assert meta.warnings == host.warnings
+    assert meta.elapsed == pytest.approx(host.elapsed, rel=0.05)
+
+
 def adam_on_meta():
     layer = torch.nn.Linear(3, 3)
     optimizer = torch.optim.AdamW(layer.parameters())

@@ -71,6 +71,7 @@ class SimulatedEngine(Engine):
         self.naps = 0  # how often it has slept
         self._polled, self._looked = None, 0.0  # at which call, when
         self._last_batch = 0
+        self.filling = {}  # id of a storage -> the Work of a functional collective
         self._groups = {}  # name of a group -> its number in this run
 
     # taking turns

@@ -6,6 +6,7 @@ In the simulator ranks are threads: what they have to share is prepared once, by
 
 import builtins
 import contextlib
+import multiprocessing
 import os
 import random
 import sys
@@ -78,6 +79,8 @@ def surroundings(script, virtual):
     """Inside, this process executes the script; `virtual`: on the ranks' clocks."""
     global _local
     kept = list(sys.argv), sys.stderr, list(sys.path)
+    method = multiprocessing.get_start_method(allow_none=True)
+    multiprocessing.set_start_method(None, force=True)  # the script may choose
     modules = LocalModules(script.folder, virtual, script.own, script.shared)
     hook = register_optimizer_step_post_hook(_stepped)
     try:
@@ -88,6 +91,7 @@ def surroundings(script, virtual):
         hook.remove()
         _local = None
         sys.argv, sys.stderr, sys.path[:] = kept
+        multiprocessing.set_start_method(method, force=True)
 
 
 def play(script):

@@ -4,8 +4,9 @@ import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
+from .here import current_engine
+
 LIBRARY = "_c10d_functional"
-_pending = {}  # id of a storage -> the Work that fills it, until somebody waits
 
 
 def carried_out(func, args, kwargs):
@@ -16,7 +17,7 @@ def carried_out(func, args, kwargs):
     if name == "_wrap_tensor_autograd":
         return AsyncCollectiveTensor(args[0])
     if name == "wait_tensor":
-        work = _pending.pop(_key(args[0]), None)
+        work = current_engine().filling.pop(_key(args[0]), None)
         if work is not None:
             work.wait()
         return args[0]
@@ -27,12 +28,15 @@ def carried_out(func, args, kwargs):
     if post is None:
         raise NotImplementedError(f"{name} of tensors without values is not simulated")
     group = c10d._resolve_process_group(given["group_name"])
-    several = isinstance(out, list | tuple)
-    inputs = given[arguments[0]]
-    pairs = zip(inputs, out, strict=True) if several else [(inputs, out)]
-    for source, target in pairs:
-        work = post(group, source, target, given)
-        _pending[_key(target)] = work
+    sources, targets = given[arguments[0]], out
+    if not isinstance(out, list | tuple):
+        sources, targets = [sources], [targets]
+    if post is _all_reduce:  # one call for all tensors
+        works = [post(group, targets, given)] * len(targets)
+    else:
+        pairs = zip(sources, targets, strict=True)
+        works = [post(group, source, target, given) for source, target in pairs]
+    group.engine.filling |= zip(map(_key, targets), works, strict=True)
     return out
 
 
@@ -52,8 +56,8 @@ def _reduces(options, given):
     return options
 
 
-def _all_reduce(group, source, target, given):
-    return group.allreduce([target], _reduces(dist.AllreduceOptions(), given))
+def _all_reduce(group, targets, given):
+    return group.allreduce(list(targets), _reduces(dist.AllreduceOptions(), given))
 
 
 def _reduce_scatter(group, source, target, given):
