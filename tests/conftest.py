@@ -131,3 +131,10 @@ def whole(path):
     """A chapter as one notebook, with its Further part."""
     core, further = notebooks.read(path), notebooks.further(path)
     return core | {"cells": core["cells"] + (further or {"cells": []})["cells"]}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """An empty folder, in which the test is."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path

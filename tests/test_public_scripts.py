@@ -201,3 +201,19 @@ def test_a_race_planted_in_a_public_script_is_told(name, tmp_path):
     told = re.search(r"RaceError: .*? at (\S+\.py):(\d+) while", done.stderr)
     lines = (tmp_path / CASES[name].folder / told[1]).read_text(encoding="utf-8")
     assert early in lines.split("\n")[int(told[2]) - 1]
+
+
+GPT2 = "--shapes --cluster 8xA100-40GB train.py config/train_gpt2.py --dataset=tiny "
+GPT2 += "--max_iters=2 --eval_iters=1 --log_interval=1 --wandb_log=False"
+
+
+@pytest.mark.night
+def test_what_the_guide_says_of_nanogpt_in_its_own_size(tmp_path):
+    edits = {"train.py": {r"os.path.exists.meta_path.": "False"}}  # all of its words
+    case = CASES["nanoGPT"]._replace(command=GPT2, edits=edits)
+    done = simulated(case, 8, tmp_path)
+    assert done.returncode == 0, done.stderr
+    guide = " ".join((ROOT / "GUIDE.md").read_text(encoding="utf-8").split())
+    told = re.search(r"takes (\d+) ms a step here", guide)[1]
+    found = re.search(r"a step: (\S+) ms", done.stdout)[1]
+    assert round(float(found)) == int(told)

@@ -24,13 +24,6 @@ from d2lpar.cli import main as cli
 from d2lpar.cli import simulate
 
 
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """An empty folder, in which the test is."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def write(folder, name="train.py", **parts):
     for part, text in parts.items():
         (folder / f"{part}.py").write_text(textwrap.dedent(text))

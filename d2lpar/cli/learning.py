@@ -87,6 +87,7 @@ def _package(text):
 
 
 Own, Share = _package("Each rank loads it."), _package("It is loaded once, for all.")
+Network = Annotated[str, typer.Option(help="Between the nodes, per network card.")]
 Gloo = Annotated[bool, typer.Option("--gloo", help="Real processes here, measured.")]
 NoValues = Annotated[
     bool, typer.Option("--shapes", help="GPUs hold shapes, no values: any size.")
@@ -111,9 +112,7 @@ def simulate(
     cluster: Annotated[
         str | None, typer.Option(help="Such as 8xA100, or 4x8xH100 for four nodes.")
     ] = None,
-    network: Annotated[
-        str, typer.Option(help="Between the nodes, per network card.")
-    ] = "100Gb",
+    network: Network = "100Gb",
     gloo: Gloo = False,
     shapes: NoValues = False,
     assume: Assume = None,

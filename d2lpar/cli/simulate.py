@@ -4,6 +4,7 @@ import contextlib
 import importlib.util
 import linecache
 import os
+import re
 import sys
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -55,7 +56,7 @@ def script(path, arguments, output, ranks, module=False, own=None, shared=None, 
         raise Refused(f"{where} is not Python: {error}") from None
     shown = {"all": range(ranks), "first": range(1), "none": ()}[output]
     folder = folder or str(file.parent)
-    given = str(file), tuple(arguments), frozenset(shown), more.pop("seed", 0), folder
+    given = str(file), tuple(arguments), frozenset(shown), folder
     return Script(*given, package or None, own, shared, **more)
 
 
@@ -152,7 +153,7 @@ def failure(error, shapes=False):
     marks = "CUDA", os.path.join("torch", "cuda", ""), "torch.cuda", "SyncBatchNorm"
     marks += ("FSDP does not support CPU",)
     hint = f"\n{NOT_PLAYED}" if any(mark in own for mark in marks) else ""
-    if shapes and "meta" in str(error).lower():
+    if shapes and re.search(r"\bmeta(_|\b)", str(error), re.IGNORECASE):
         hint = f"\n{NO_VALUES}"
     return "\n".join([f"{own}{kind}: {error}{hint}", *getattr(error, "__notes__", ())])
 
@@ -176,7 +177,7 @@ def report(run, program, step=()):
     if any(run.peak_memory or ()):
         lines += ["", _memory(run)]
     sentences = [w for w in run.warnings if not w.startswith("init_process_group does")]
-    sentences += shared_gpus(run) + too_much(run, program.shapes)
+    sentences += shared_gpus(run) + unreal(run, program.shapes)
     return "\n".join(lines + [f"Note: {s}" for s in sentences])
 
 
@@ -208,8 +209,8 @@ def _memory(run):
     return f"peak memory: {show_bytes(most)} on {where}{part}"
 
 
-def too_much(run, shapes):
-    """Sentences where a rank's memory exceeds its GPU's, or `shapes` had no effect."""
+def unreal(run, shapes):
+    """Sentences where a GPU could not hold what it has, or `shapes` had no effect."""
     gpu, said = run.cluster and run.cluster.gpu, []
     if gpu and max(run.peak_memory or [0]) > gpu.memory:
         said.append(

@@ -17,6 +17,7 @@ from .torch_private import (
     is_dense,
     load_compiler,
     never_compiled,
+    storage_id,
     tensors_in,
 )
 
@@ -83,7 +84,7 @@ class Meter(TorchDispatchMode):
         kind = _kinds.get(id(func))
         if kind is None:
             kind = _kinds[id(func)] = (*_kind(func), races.touches(func), func)
-        creates, costs, uses, _ = kind
+        creates, _, uses, _ = kind
         if self.flying and uses:
             flying, given = self.flying.values(), (args, kwargs or {})
             while race := races.met(flying, uses, *given):
@@ -99,11 +100,12 @@ class Meter(TorchDispatchMode):
         else:
             out = func(*args, **kwargs) if kwargs else func(*args)
         if self.gpu:
-            if not self.gpu.was_used(name, out, args, kwargs or {}):
-                return out
-        elif type(out) is FakeTensor or (not self.shapes and _without_values(out)):
-            return out  # it takes no memory and no time
-        self._account(func, kind, args, kwargs or {}, out)
+            costs = self.gpu.was_used(name, out, args, kwargs or {})
+        else:
+            planned = type(out) is FakeTensor  # by torch, from nothing
+            costs = not planned and (self.shapes or not _without_values(out))
+        if costs:
+            self._account(func, kind, args, kwargs or {}, out)
         return out
 
     def _account(self, func, kind, args, kwargs, out):
@@ -153,7 +155,7 @@ class Meter(TorchDispatchMode):
                 storage = part.untyped_storage()
                 key = storage._cdata
                 if key not in self.live and key not in map(
-                    _storage_id, tensors_in(args)
+                    storage_id, tensors_in(args)
                 ):
                     self.add(storage, key)
 
@@ -217,9 +219,7 @@ class _Aside(TorchDispatchMode):
 
 def _without_values(value):
     first = value[0] if isinstance(value, (list, tuple)) and value else value
-    return isinstance(first, torch.Tensor) and (
-        first.is_meta or type(first) is FakeTensor
-    )
+    return isinstance(first, torch.Tensor) and first.is_meta
 
 
 def _shaped(func, args, kwargs):
@@ -270,8 +270,8 @@ def _are_new(parts, args):
     tensors = [part for part in parts if part is not None]
     if not all(map(_is_plain, tensors)):
         return False
-    others = [_storage_id(t) for t in (*tensors, *tensors_in(args))]
-    return all(others.count(_storage_id(t)) == 1 for t in tensors)
+    others = [storage_id(t) for t in (*tensors, *tensors_in(args))]
+    return all(others.count(storage_id(t)) == 1 for t in tensors)
 
 
 def _is_plain(out):
@@ -282,10 +282,6 @@ def _is_plain(out):
     last = sum((n - 1) * step for n, step in zip(out.shape, out.stride(), strict=True))
     needed = (last + 1) * out.itemsize if out.numel() else 0
     return out.untyped_storage().nbytes() == needed
-
-
-def _storage_id(tensor):
-    return tensor.untyped_storage()._cdata
 
 
 def _kind(func):

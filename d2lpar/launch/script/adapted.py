@@ -77,6 +77,8 @@ def _autocast(gpus, usual, self, device_type="cuda", dtype=None, *args, **kwargs
 
 
 def _module_to(gpus, usual, self, *args, **kwargs):
+    if gpus.shapes is not None:  # its tensors are asked one by one
+        return usual(self, *args, **kwargs)
     if args:
         args = (gpus.host(args[0]), *args[1:])
     if "device" in kwargs:

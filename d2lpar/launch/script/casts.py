@@ -1,6 +1,7 @@
 """What `torch.autocast("cuda")` does, for tensors that torch does not take for a GPU's.
 
-Source: torch/csrc and "CUDA Ops that can autocast" in PyTorch's documentation of amp.
+Source: PyTorch's documentation of torch.amp, "CUDA Ops that can autocast to float16"
+and "... to float32".
 """
 
 import torch

@@ -87,12 +87,14 @@ _PLAYED = {
     "memory_stats": _statistics,
     "initial_seed": lambda gpus: torch.initial_seed(),
     "stream": PlayedGpus.on_stream,
+    "set_stream": lambda gpus, stream: setattr(gpus, "stream", stream),
+    "current_stream": lambda gpus, *_, **__: gpus.stream,
+    "default_stream": lambda gpus, *_, **__: gpus.main,
     "get_rng_state": lambda gpus, device=None: torch.get_rng_state(),
     "set_rng_state": lambda gpus, state, device=None: torch.set_rng_state(state),
     "version": lambda gpus: (0, 0, 0),  # NCCL's
     "is_current_stream_capturing": lambda gpus: False,
 }
-_PLAYED["set_stream"] = lambda gpus, stream: setattr(gpus, "stream", stream)
 _CHOOSES = "set_device", "set_device_index", "set_device_idx"
 _PLAYED |= dict.fromkeys(_CHOOSES, lambda gpus, device: gpus.choose(device) and None)
 for what in ("allocated", "reserved"):
@@ -100,8 +102,6 @@ for what in ("allocated", "reserved"):
     _PLAYED[f"max_memory_{what}"] = lambda gpus, device=None: gpus.memory("peak")
 _RESETS = "reset_peak_memory_stats", "reset_max_memory_allocated"
 _PLAYED |= dict.fromkeys(_RESETS, PlayedGpus.forget_peak)
-_PLAYED["current_stream"] = lambda gpus, *_, **__: gpus.stream
-_PLAYED["default_stream"] = lambda gpus, *_, **__: gpus.main
 _INDEX = "current_device", "current_device_index", "current_device_idx"
 _PLAYED |= dict.fromkeys(_INDEX, lambda gpus: gpus.current)
 _IGNORED = "empty_cache", "empty_host_cache", "ipc_collect", "init", "manual_seed"

@@ -173,7 +173,7 @@ class OnHost(TorchFunctionMode):
 def _to(gpus, func, tensor, *args, **kwargs):
     moved = tuple(gpus.host(arg) for arg in args[:1]) + args[1:]
     if gpus.shapes is not None and moved and moved[0] is not args[0]:
-        gpus.shapes.asked = "cuda"
+        gpus.shapes.moves(tensor)
     out = func(tensor, *moved, **kwargs)
     back = args and moved[0] is args[0] and str(args[0]) == "cpu"
     return out.clone() if back and out is tensor else out
@@ -181,10 +181,7 @@ def _to(gpus, func, tensor, *args, **kwargs):
 
 def _cuda(gpus, func, tensor, device=None, *args, **kwargs):
     device = torch.device("cuda", gpus.current) if device is None else device
-    if gpus.shapes is not None:
-        return tensor.to(gpus.host(device))
-    gpus.named(device)
-    return tensor
+    return _to(gpus, torch.Tensor.to, tensor, device)
 
 
 def _cpu(gpus, func, tensor, *args, **kwargs):

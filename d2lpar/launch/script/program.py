@@ -34,7 +34,7 @@ _local = None  # the LocalModules of the script that this process executes
 
 
 class Script(NamedTuple):
-    """A file and its arguments; `shown`: the ranks that print; `seed` of rank 0.
+    """A file and its arguments; `shown`: the ranks that print.
 
     Its own modules are in `folder`; `package`: the one that it is a module of, or None.
     `own` and `shared`: installed packages that each rank that is a thread has for
@@ -45,7 +45,6 @@ class Script(NamedTuple):
     path: str
     arguments: tuple
     shown: frozenset
-    seed: int
     folder: str
     package: str | None = None
     own: tuple = ()
@@ -114,7 +113,7 @@ def play(script):
         stack.enter_context(_own(engine, script))
         stack.enter_context(gpus.mode(gpus))
         stack.callback(gpus.settle)
-        _seed(script.seed + engine.rank)
+        _seed(engine.rank)
         try:
             _execute(script.path, gpus.at_exit)
         except Exception as error:

@@ -11,15 +11,16 @@ import weakref
 import torch
 
 from ...report.engine import _OURS
-from ...sim.torch_private import draws_of_dtensors
+from ...sim.torch_private import draws_of_dtensors, storage_id, tensors_in
 from .adapted import in_ranks
 from .casts import cast
 from .played_gpus import OnHost
 
 SCALER = "torch.amp.GradScaler is left out: gradients without values need no scale."
 FEW = 4096  # numbers that a copy on the GPU is remembered with
-# Operations that take tensors of the host along with those of a GPU.
-_MIXED = {"_to_copy", "copy_", "index", "index_put", "index_put_", "_index_put_impl_"}
+_COPIES = "_to_copy", "copy_"
+# Operations of a GPU that take indices of the host.
+_INDEXED = "index", "index_put", "index_put_", "_index_put_impl_"
 _BRANCH = (
     "the script asks whether a value on the GPU is true, and with --shapes there are "
     "no values: --assume 0 or --assume 1 says what to take for each of them"
@@ -64,53 +65,50 @@ class Shapes:
 
     def was_used(self, name, out, args, kwargs):
         """Was the operation one of the GPU, and not of the host or only planned?"""
-        given = list(_tensors((*args, *kwargs.values())))
-        outs = [t for t in _tensors((out,)) if t.is_meta]
-        if not outs and not any(t.is_meta for t in given):
+        given = list(tensors_in((*args, *kwargs.values())))
+        made = [t for t in tensors_in((out,)) if t.is_meta]
+        shapes = [t for t in given if t.is_meta]
+        if not made and not shapes:
             return False
-        if self.copied and name[-1] == "_" and given:
-            self.copied.pop(given[0])
-        if self.asked is None and self.deferred:
-            shapes = [t for t in given if t.is_meta]
-            later = shapes and all(map(self.deferred.get, shapes))
-        else:
-            later = self.asked == "meta"
-        if later:
-            for each in outs:
+        if self._is_later(shapes):
+            for each in made:
                 self.deferred.put(each, True)
             return False
-        others = [t for t in given if not t.is_meta and t.dim()]
-        if name in _MIXED:
-            if name.endswith("copy_") or name == "_to_copy":
-                if outs and others and others[-1].numel() <= FEW:
-                    self.copied.put(outs[0], others[-1].detach().clone())
-        elif others and type(others[0]) in (torch.Tensor, torch.nn.Parameter):
+        if self.copied and name[-1] == "_":
+            self.copied.pop(given[0])
+        host = [t for t in given if not t.is_meta and t.dim()]
+        if name in _COPIES and host and host[-1].numel() <= FEW:
+            self.copied.put(made[0], host[-1].detach().clone())
+        elif host and name not in _COPIES + _INDEXED:
             raise RuntimeError(_OTHER_DEVICE.format(name))
         return True
+
+    def moves(self, tensor):
+        """A tensor goes to the GPU; what is to be filled later has nothing to copy."""
+        if tensor.is_meta and self.deferred.get(tensor):
+            raise NotImplementedError("Cannot copy out of meta tensor; no data!")
+        self.asked = "cuda"
+
+    def _is_later(self, shapes):
+        """Does the script fill later what an operation makes of such tensors?"""
+        if self.asked is not None or not self.deferred:
+            return self.asked == "meta"
+        return bool(shapes) and all(map(self.deferred.get, shapes))
 
 
 class _OfStorages(dict):
     """Something for each tensor's storage, until that is freed."""
 
     def get(self, tensor):
-        entry = super().get(tensor.untyped_storage()._cdata) if self else None
+        entry = super().get(storage_id(tensor)) if self else None
         return entry and entry[1]
 
     def put(self, tensor, value):
-        storage = tensor.untyped_storage()
-        key = storage._cdata
+        storage, key = tensor.untyped_storage(), storage_id(tensor)
         self[key] = weakref.ref(storage, lambda _: dict.pop(self, key, None)), value
 
     def pop(self, tensor):
-        super().pop(tensor.untyped_storage()._cdata, None)
-
-
-def _tensors(values):
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            yield value
-        elif isinstance(value, list | tuple):
-            yield from _tensors(value)
+        super().pop(storage_id(tensor), None)
 
 
 def changes():

@@ -26,5 +26,6 @@ from .tensors import (
     never_compiled,
     raw_tensors,
     replace_file_writer,
+    storage_id,
     tensors_in,
 )

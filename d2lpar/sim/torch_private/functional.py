@@ -5,6 +5,7 @@ import torch.distributed.distributed_c10d as c10d
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
 from .here import current_engine
+from .tensors import storage_id
 
 LIBRARY = "_c10d_functional"
 
@@ -17,7 +18,7 @@ def carried_out(func, args, kwargs):
     if name == "_wrap_tensor_autograd":
         return AsyncCollectiveTensor(args[0])
     if name == "wait_tensor":
-        work = current_engine().filling.pop(_key(args[0]), None)
+        work = current_engine().filling.pop(storage_id(args[0]), None)
         if work is not None:
             work.wait()
         return args[0]
@@ -36,7 +37,7 @@ def carried_out(func, args, kwargs):
     else:
         pairs = zip(sources, targets, strict=True)
         works = [post(group, source, target, given) for source, target in pairs]
-    group.engine.filling |= zip(map(_key, targets), works, strict=True)
+    group.engine.filling |= zip(map(storage_id, targets), works, strict=True)
     return out
 
 
@@ -45,10 +46,6 @@ def draws_of_dtensors():
     from torch.distributed.tensor import _dispatch
 
     return _dispatch, "is_rng_supported_mesh"
-
-
-def _key(tensor):
-    return tensor.untyped_storage()._cdata
 
 
 def _reduces(options, given):

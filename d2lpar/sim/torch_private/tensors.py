@@ -54,6 +54,11 @@ def held_by(tensor, kind):
     return tensor
 
 
+def storage_id(tensor):
+    """What is the same for all tensors that share memory, while it lives."""
+    return tensor.untyped_storage()._cdata
+
+
 def in_one_piece(tensor):
     """Real backends read memory as it lies: Gloo in part silently, NCCL refuses."""
     return (
