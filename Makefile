@@ -28,7 +28,7 @@
 # CHAPTERS="04" limits run, execute, sync, slides and colab to some chapters.
 # BENCH="--quick" and other options are for bench.  OFFLINE=1 installs from the folder
 # wheelhouse/ alone.
-# SETTINGS="avx2-1" limits portable to some kernels and numbers of threads.
+# SETTINGS="avx2-1 avx512-2" gives portable other kernels and numbers of threads.
 # SITE_URL="https://..." tells the pages of `site` where they will be published.
 
 PYTHON ?= python3
@@ -41,7 +41,7 @@ JUPYTER_FLAGS ?=
 CHAPTERS ?=
 BENCH ?=
 SITE_URL ?=
-SETTINGS ?= default-1 default-2 avx2-1 avx2-2 avx512-1 avx512-2
+SETTINGS ?= default-1 avx2-2
 WORKERS ?= $(shell $(PYTHON) -c "import os; print(min(8, 2 * os.cpu_count()))")
 EXTRAS = lab,test
 OFFLINE ?=
@@ -237,7 +237,7 @@ coverage: ready
 	    --cov-report=term tests
 
 # No output shows on which processor it was made: notebooks, compared, and the unit tests
-# with PyTorch's plain kernels and with those for AVX2 and AVX-512, on one thread and two.
+# with PyTorch's plain kernels on one thread and with those for AVX2 on two.
 portable: CAN = $(BIN)/python -c "import torch; print(torch.backends.cpu.get_cpu_capability())"
 portable: ready
 	@mkdir -p build/portable; can=$$(env -u ATEN_CPU_CAPABILITY $(CAN)); failed=; \
