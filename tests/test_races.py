@@ -103,16 +103,72 @@ def test_what_is_no_race_runs(name):
     d2lpar.run(RIGHT[name], world_size=2, backend="sim")
 
 
-def test_who_has_seen_that_it_is_complete_may_go_on():
+@pytest.mark.parametrize("future", [False, True])
+def test_who_has_seen_that_it_is_complete_may_go_on(future):
     def program():
         x = torch.ones(3)
         work = dist.all_reduce(x, async_op=True)
-        while not work.is_completed():
+        seen = work.get_future().done if future else work.is_completed
+        while not seen():
             pass
         return x.add_(1).tolist()
 
     results = d2lpar.run(program, world_size=2, backend="sim").results
     assert results == [[3.0] * 3] * 2
+
+
+def behind(then, *ends):
+    """Each rank does `then(x)` before it needs the future of its all-reduce."""
+
+    def program():
+        x = torch.ones(2) + dist.get_rank()
+        future = dist.all_reduce(x, async_op=True).get_future()
+        then(x)
+        for end in ends:
+            end(future)
+        return x.div_(2).tolist()
+
+    return program
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda future: future.wait(),
+        lambda future: future.then(lambda done: done.value()),
+        lambda future: future.add_done_callback(lambda done: done.value()),
+        lambda future: torch.futures.collect_all([future]).wait(),
+        lambda future: torch.futures.wait_all([future]),
+    ],
+    ids="wait then callback collect_all wait_all".split(),
+)
+def test_behind_a_future(end):
+    run = d2lpar.run(behind(nothing, end), world_size=3, backend="sim")
+    assert run.results == [[3.0] * 2] * 3 and not run.warnings
+    with pytest.raises(RaceError, match="changed x"):
+        d2lpar.run(behind(lambda x: x.mul_(2), end), world_size=2, backend="sim")
+    with pytest.raises(RaceError, match="changed x"):  # nobody has waited
+        d2lpar.run(behind(nothing), world_size=2, backend="sim")
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_hook_of_ddp_reduces_by_futures(waits):
+    """In backward a future may be waited for, or is done at its end."""
+
+    def halves(state, bucket):
+        future = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
+        if waits:
+            future.wait()
+        return future.then(lambda done: done.value()[0] / 2)
+
+    def program():
+        model = DistributedDataParallel(nn.Linear(3, 1, bias=False))
+        model.register_comm_hook(None, halves)
+        model(torch.ones(1, 3) + dist.get_rank()).sum().backward()
+        return model.module.weight.grad.tolist()
+
+    run = d2lpar.run(program, world_size=2, backend="sim")
+    assert run.results == [[[1.5] * 3]] * 2
 
 
 def test_what_a_rank_returns_is_read():

@@ -31,21 +31,8 @@ class SimulatedWork(torch_private.CallWork):
         return self.engine.poll(self.call)
 
     def get_future(self):
-        """A future of the outputs; inside backward it is completed at its end.
-
-        DistributedDataParallel waits for it in C++, where no other rank could run.
-        """
-        future = torch.futures.Future()
-
-        def complete():
-            self.wait()
-            future.set_result(self.call.outputs)
-
-        if torch_private.inside_backward():
-            torch_private.after_backward(complete)
-        else:
-            complete()
-        return future
+        """A future of the outputs, which is done when somebody has needed it."""
+        return torch_private.Later(self)
 
 
 class SimulatedEngine(Engine):

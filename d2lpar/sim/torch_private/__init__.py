@@ -8,6 +8,7 @@ pipelines would do.  No other module may use it.
 
 from .action_lists import action_lists
 from .functional import carried_out, draws_of_dtensors
+from .futures import Later
 from .group import LAST_TAG, AllOf, CallWork, Group, join_world, register
 from .here import current_engine, rank_process
 from .isolation import isolated_ranks, loss_parallel, rank_thread, set_loss_parallel

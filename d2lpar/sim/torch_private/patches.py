@@ -14,6 +14,7 @@ from torch.distributed import device_mesh
 
 from .. import by_value
 from ..patching import in_both, patched
+from . import futures
 from .group import Group, join_again
 from .here import current_engine, here
 
@@ -38,6 +39,7 @@ def watch_calls():
         (torch.UntypedStorage, "resize_", _watched_resize),
         (torch.optim.Adam, "_init_group", _counting_on_host),
         (torch._C, "_get_accelerator", _of_this_rank),
+        (torch._C, "_collect_all", futures.collecting),
         *((torch.Tensor, name, _looking) for name in LOOKS),
         *_profilers(),
     ):
