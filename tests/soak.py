@@ -264,4 +264,5 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as place, tempfile.TemporaryDirectory() as mine:
         os.environ["TMPDIR"] = tempfile.tempdir = mine  # what appears there is ours
         print(json.dumps(soak(place, *(numbers or [300])), indent=1))
-        print(json.dumps(elastic(place), indent=1))
+        with tempfile.TemporaryDirectory() as other:  # without checkpoints
+            print(json.dumps(elastic(other), indent=1))
