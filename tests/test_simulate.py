@@ -278,6 +278,46 @@ def test_random_numbers_differ_until_the_script_seeds_them(folder):
     assert (a != b, same == too) == (True, True)
 
 
+RANDOM = """
+    import torch.nn.functional as F
+    from torch.distributed import tensor
+    from torch.distributed.tensor import Replicate, Shard
+
+    mesh = tensor.init_device_mesh("cuda", (2, 2))
+    halves = {"device_mesh": mesh, "placements": [Replicate(), Shard(0)]}
+
+    def tell(name, x):
+        every = [torch.empty_like(x.to_local()) for _ in range(n)]
+        dist.all_gather(every, x.to_local())
+        assert torch.equal(every[0], every[2]) and torch.equal(every[1], every[3])
+        print(name, torch.equal(every[0], every[1]))
+
+    torch.manual_seed(rank)  # other rows on every rank, and replicas all the same
+    torch.cuda.manual_seed(0)
+    tell("made", tensor.rand(6, 3, **halves))
+    x = tensor.zeros(6, 3, **halves)
+    tell("filled", x.normal_())
+    tell("dropped", F.dropout(x + 1, 0.5))
+    tell("whole", tensor.rand(6, 3, device_mesh=mesh))
+    print("host", torch.rand(1).item())
+    again = []
+    for _ in range(2):
+        torch.manual_seed(3)
+        again += [tensor.randn(4, device_mesh=mesh).to_local() for _ in range(2)]
+    assert torch.equal(again[0], again[2]) and not torch.equal(again[0], again[1])
+"""
+
+
+@pytest.mark.parametrize("world", [(), ("--gloo",)])
+def test_random_dtensors_differ_between_shards_and_not_between_replicas(folder, world):
+    result = call(folder, "-n", "4", *world, **script(RANDOM))
+    assert result.exit_code == 0, result.stderr
+    assert "UserWarning" not in result.stderr
+    for name, equal in (("made", 0), ("filled", 0), ("dropped", 0), ("whole", 1)):
+        assert result.stdout.count(f"] {name} {bool(equal)}\n") == 4
+    assert len(set(re.findall(r"host (\S+)", result.stdout))) == 4
+
+
 def test_nodes_of_a_cluster_have_local_ranks_of_their_own(folder):
     body = """
         print(os.environ["LOCAL_RANK"], os.environ["LOCAL_WORLD_SIZE"],

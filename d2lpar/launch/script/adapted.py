@@ -20,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
 from ...report.engine import _OURS, is_users
+from ...sim.torch_private import draws_of_dtensors
 from . import played_cuda
 from .streams import mine
 
@@ -135,6 +136,11 @@ def _backward(gpus, usual, *args, **kwargs):
         return usual(*args, **kwargs)
 
 
+def _seed(gpus, usual, seed):
+    gpus.seeded(seed)
+    return usual(seed)
+
+
 def _spawn(gpus, usual, fn, args=(), nprocs=1, *more, **kwargs):
     _one_each(gpus, "mp.spawn", nprocs)
     fn(gpus.engine.rank, *args)
@@ -210,6 +216,7 @@ def changes():
     table = [
         (torch, "compile", _compile),
         (module, "compile", _compile_module),
+        *((holder, "manual_seed", _seed) for holder in (torch, torch.random)),
         (module, "to", _module_to),
         (torch, "load", _argument("map_location")),
         (torch, "set_default_device", _argument("device")),
@@ -226,6 +233,7 @@ def changes():
         (BaseProcess, "join", _join),
     ]
     yield from played_cuda.changes()
+    yield from draws_of_dtensors()
     yield torch, "Generator", lambda _: PlayedGenerator
     yield atexit, "register", played_cuda.instead(_at_exit, to_the_script=True)
     for holder, name, change in table:

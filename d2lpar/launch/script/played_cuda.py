@@ -104,9 +104,9 @@ _RESETS = "reset_peak_memory_stats", "reset_max_memory_allocated"
 _PLAYED |= dict.fromkeys(_RESETS, PlayedGpus.forget_peak)
 _INDEX = "current_device", "current_device_index", "current_device_idx"
 _PLAYED |= dict.fromkeys(_INDEX, lambda gpus: gpus.current)
-_IGNORED = "empty_cache", "empty_host_cache", "ipc_collect", "init", "manual_seed"
-_IGNORED += "manual_seed_all", "reset_accumulated_memory_stats"
-_IGNORED += "range_push", "range_pop", "mark"
+_PLAYED |= dict.fromkeys(("manual_seed", "manual_seed_all"), PlayedGpus.seeded)
+_IGNORED = "empty_cache", "empty_host_cache", "ipc_collect", "init"
+_IGNORED += "reset_accumulated_memory_stats", "range_push", "range_pop", "mark"
 _PLAYED |= dict.fromkeys(_IGNORED, _nothing)
 _CLASSES = {"Event": Event, "Stream": Stream}
 

@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 from ...sim.hardware import PROCESSORS
 from .streams import CPU, Stream
 
+SEED = 67280421310721  # of a generator that nobody has seeded
 MEMORY = 80e9  # bytes of a GPU that the cluster does not describe
 _GENERATIONS = {"P100": (6, 0), "V100": (7, 0), "T4": (7, 5), "L4": (8, 9)}
 _GENERATIONS |= {"4090": (8, 9), "H100": (9, 0), "H200": (9, 0), "B200": (10, 0)}
@@ -33,6 +34,8 @@ class PlayedGpus:
         self.at_exit = []  # what the script wants to be called at its end
         self.gpu = cluster.gpu if cluster else None
         self.main = self.stream = Stream()
+        self.drawn = [SEED, 0]  # its generator: seed, numbers
+        self.draws_agree = False  # of all ranks, for DTensors
 
     def without_values(self, shapes, mode):
         """From now on the GPU holds what `shapes` knows, inside of such a mode."""
@@ -133,6 +136,10 @@ class PlayedGpus:
         if meter is not None:
             self._peak = max(self._peak, meter.peak)
             meter.peak = meter.bytes
+
+    def seeded(self, seed):
+        """The GPU's generator begins anew."""
+        self.drawn = [int(seed) % 2**63, 0]
 
     def plays_nccl(self):
         """Has the script named NCCL, or nothing, which is the same here?"""

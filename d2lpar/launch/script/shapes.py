@@ -11,7 +11,7 @@ import weakref
 import torch
 
 from ...report.engine import _OURS
-from ...sim.torch_private import draws_of_dtensors, storage_id, tensors_in
+from ...sim.torch_private import storage_id, tensors_in
 from .adapted import in_ranks
 from .casts import cast
 from .played_gpus import OnHost
@@ -118,8 +118,6 @@ def changes():
     # DDP compares shapes by value before it broadcasts, where they are compared, too
     verifies = "_verify_param_shape_across_processes"
     yield distributed, verifies, in_ranks(lambda gpus, usual, *_: None)
-    # what is not drawn need not be the same on all ranks
-    yield *draws_of_dtensors(), in_ranks(lambda gpus, usual, mesh: False)
     yield torch.amp.autocast_mode.autocast, "__exit__", in_ranks(_end_autocast)
     yield torch.amp.GradScaler, "__init__", in_ranks(_scaler)
 

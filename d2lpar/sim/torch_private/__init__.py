@@ -7,7 +7,8 @@ pipelines would do.  No other module may use it.
 """
 
 from .action_lists import action_lists
-from .functional import carried_out, draws_of_dtensors
+from .draws import draws_of_dtensors
+from .functional import carried_out
 from .futures import Later
 from .group import LAST_TAG, AllOf, CallWork, Group, join_world, register
 from .here import current_engine, rank_process

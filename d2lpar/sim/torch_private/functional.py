@@ -41,13 +41,6 @@ def carried_out(func, args, kwargs):
     return out
 
 
-def draws_of_dtensors():
-    """(module, name) of what asks whether ranks can draw a DTensor together."""
-    from torch.distributed.tensor import _dispatch
-
-    return _dispatch, "is_rng_supported_mesh"
-
-
 def _reduces(options, given):
     options.reduceOp = getattr(dist.ReduceOp, given["reduce_op"].upper())
     return options
