@@ -630,6 +630,29 @@ def test_a_typical_step_stands_first(folder, world):
     assert "420 us virtual, collectives by formula" in said  # the step's timeline
 
 
+def test_reports_in_files_stand_side_by_side(folder):
+    body = STEPS.replace("SKIPPED", "None")
+    first = call(folder, "-n", "2", "--json", "a.json", **script(body))
+    kept = json.loads((folder / "a.json").read_text())
+    assert (kept["ranks"], kept["error"], kept["gpu_memory"]) == (2, None, None)
+    assert kept["step"]["seconds"] == pytest.approx(420e-6)
+    assert "a step: 420 us" in first.stdout and "timeline" not in first.stdout
+    body = body.replace("1000", "2000")  # four times the bytes
+    again = "-n", "2", "--json", "b.json", "--compare", "a.json"
+    second = call(folder, *again, **script(body))
+    row = r"\na step +420 us +1.62 ms +3.86\n"
+    assert re.search(row, second.stdout)
+    assert re.search(r"\nall_reduce +\d\S+ MB +\d\S+ MB +4.00\n", second.stdout)
+    only = CliRunner().invoke(cli.app, ["simulate", "--compare", "a.json", "b.json"])
+    assert re.search(row, only.stdout) and only.stdout in second.stdout
+    failed = call(folder, "-n", "1", "--json", "c.json", train="import torch\n1 / 0")
+    assert failed.exit_code == 1
+    kept = json.loads((folder / "c.json").read_text())
+    assert "ZeroDivisionError" in kept["error"] and kept["step"] is None
+    beside = CliRunner().invoke(cli.app, ["simulate", "--compare", "c.json", "a.json"])
+    assert "\nthe run " in beside.stdout
+
+
 @pytest.mark.parametrize(
     ("cluster", "bound"),
     [
@@ -737,6 +760,9 @@ def test_what_is_not_played_is_said(folder):
         (["--gloo", "--cluster", "8xA100", "good.py"], "--gloo measures here"),
         (["--timeline", "t.pdf", "good.py"], "writes .png, .html, .json, not t.pdf"),
         (["--timeline", "no/t.png", "good.py"], "There is no folder no for t.png"),
+        (["--json", "no/t.json", "good.py"], "There is no folder no for t.json"),
+        (["--compare", "good.py", "good.py"], "is no report: simulate --json good.py"),
+        (["--compare", "none.json", "good.py"], "none.json cannot be read: No such"),
         (["--timeout", "0", "good.py"], "timeout must be a number of seconds > 0"),
         (["-m", "good.py"], "-m asks for a module, and good.py is none in this folder"),
         (

@@ -94,7 +94,12 @@ NoValues = Annotated[
 ]
 Assume = Annotated[float | None, typer.Option(help="What a value on such a GPU is.")]
 Timeline = Annotated[
-    Path | None, typer.Option(help="Write it there: .png, .html or .json.")
+    Path | None, typer.Option(help="Write a step's there: .png, .html or .json.")
+]
+Json = Annotated[Path | None, typer.Option("--json", help="Write the report there.")]
+Compare = Annotated[
+    Path | None,
+    typer.Option(help="A report of --json, put beside this run, or a second report."),
 ]
 
 
@@ -117,6 +122,8 @@ def simulate(
     shapes: NoValues = False,
     assume: Assume = None,
     timeline: Timeline = None,
+    json: Json = None,
+    compare: Compare = None,
     output: Annotated[
         Output, typer.Option(help="The ranks whose printed lines are shown.")
     ] = Output.all,
@@ -126,18 +133,22 @@ def simulate(
         float, typer.Option(help="Seconds that ranks may take without progress.")
     ] = 60.0,
 ):
-    """Run a script written for torchrun on simulated ranks; its arguments follow."""
+    """Run a script written for torchrun on simulated ranks; its arguments follow.
+
+    The exit status is 0 if all ranks ended well, 130 after Ctrl-C, else 1.
+    """
     ready()
     from . import simulate as simulating
 
-    simulating.check_timeline(timeline)
-    simulating.check_shapes(shapes, assume, gloo)
+    earlier = simulating.check(timeline, json, compare, shapes, assume, gloo)
+    if earlier is not None and path.suffix == ".json":
+        return print(simulating.beside(earlier, path))
     where, count = simulating.cluster_for(cluster, network, ranks, gloo)
     given = path, context.args, output, count, module, own, share
     program = simulating.script(*given, shapes=shapes, assumed=assume)
     with refusing(ValueError, RuntimeError):
         run, error, marks = simulating.simulate(program, count, where, gloo, timeout)
-    simulating.tell(program, run, error, marks, timeline)
+    simulating.tell(program, run, error, marks, timeline, json, earlier)
     if error is not None:
         raise typer.Exit(130 if isinstance(error, KeyboardInterrupt) else 1)
 

@@ -14,14 +14,13 @@ from ..launch.script.program import Script, play, read, surroundings
 from ..report import player
 from ..report.errors import DeadlockError, Interrupted, MismatchError, RankError
 from ..report.places import place
-from ..report.runs import text_table
-from ..report.units import counted, show_bytes, show_seconds
+from ..report.units import counted, show_seconds
 from ..sim.cluster import Cluster
 from ..sim.patching import patched_environment
+from . import script_report
 from .console import Refused, check_folder
-from .steps import drift, summary
+from .steps import drift
 
-ROWS = 12  # lines of the table of calls
 KINDS = ".png", ".html", ".json"  # of files for a timeline
 PAGE = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>{title}</title></head>
@@ -78,12 +77,22 @@ def _module(name):
     return spec.origin, spec.parent
 
 
-def check_shapes(shapes, assume, gloo):
-    """Refused where the options about values cannot go together."""
+def check(timeline, json, compare, shapes, assume, gloo):
+    """The report to compare with, or None; Refused where options cannot be followed."""
     if shapes and gloo:
         raise Refused("--shapes has no values, which --gloo would send.")
     if assume is not None and not shapes:
         raise Refused("--assume stands for values that only --shapes does without.")
+    if timeline is not None and timeline.suffix not in KINDS:
+        raise Refused(f"--timeline writes {', '.join(KINDS)}, not {timeline.name}.")
+    for path in (timeline, json):
+        check_folder(path)
+    return None if compare is None else script_report.read(compare)
+
+
+def beside(earlier, path):
+    """A table of two reports, the second one in this file."""
+    return script_report.compare(earlier, script_report.read(path))
 
 
 def cluster_for(spec, network, ranks, gloo):
@@ -171,82 +180,11 @@ NO_VALUES = (
 )
 
 
-def report(run, program, step=()):
-    """A step, bytes per call, memory, and sentences about what would be different."""
-    lines = [*step, repr(run).splitlines()[0], "", _calls(run, program)]
-    if any(run.peak_memory or ()):
-        lines += ["", _memory(run)]
-    sentences = [w for w in run.warnings if not w.startswith("init_process_group does")]
-    sentences += shared_gpus(run) + unreal(run, program.shapes)
-    return "\n".join(lines + [f"Note: {s}" for s in sentences])
+def tell(program, run, error, marks, timeline=None, json=None, earlier=None):
+    """Print how the run went; `timeline` and `json` are files to write, or None.
 
-
-def _calls(run, program):
-    """A table of the script's communication, by call and line."""
-    found = sorted(run.ledger.by_call().items(), key=lambda item: -item[1][1])
-    if not found:
-        return "The ranks did not communicate."
-    rows = [["call", "line", "calls", "bytes"]]
-    for (kind, (file, line)), (count, size) in found[:ROWS]:
-        near = file.removeprefix(os.path.dirname(program.path) + os.sep)
-        rows.append([kind, place((near, line)), f"{count:,}", show_bytes(size)])
-    rest = [numbers for _, numbers in found[ROWS:]]
-    if rest:
-        calls, size = (sum(column) for column in zip(*rest, strict=True))
-        rows.append([f"{len(rest)} more", "", f"{calls:,}", show_bytes(size)])
-    return text_table(rows)
-
-
-def _memory(run):
-    most, least = max(run.peak_memory), min(run.peak_memory)
-    rank, gpu = run.peak_memory.index(most), run.cluster and run.cluster.gpu
-    where = "each rank"
-    if most > least:
-        where = f"rank {rank}, at least {show_bytes(least)}"
-    part = (
-        f"; {most / gpu.memory:.0%} of a GPU's {show_bytes(gpu.memory)}" if gpu else ""
-    )
-    return f"peak memory: {show_bytes(most)} on {where}{part}"
-
-
-def unreal(run, shapes):
-    """Sentences where a GPU could not hold what it has, or `shapes` had no effect."""
-    gpu, said = run.cluster and run.cluster.gpu, []
-    if gpu and max(run.peak_memory or [0]) > gpu.memory:
-        said.append(
-            f"On a real {gpu.name} this ends with torch.OutOfMemoryError: a rank holds "
-            f"more than its {show_bytes(gpu.memory)}."
-        )
-    if shapes and not any(used is not None and used.gpus for used in run.results):
-        said.append(
-            "--shapes had no effect: the script put nothing on a GPU, so all of it was "
-            "computed on the host, whose work takes no time here."
-        )
-    return said
-
-
-def shared_gpus(run):
-    """A sentence where ranks of a node have named the same GPU, which hardly is meant.
-
-    Ranks that have named several, or none, are left out.
+    `earlier` is what an earlier run has written into such a file.
     """
-    per_node = (run.cluster and run.cluster.per_node) or run.world_size
-    users = {}
-    for rank, used in enumerate(run.results):
-        if used is not None and len(used.gpus) == 1:
-            users.setdefault((rank // per_node, used.gpus[0]), []).append(rank)
-    for (_, index), ranks in users.items():
-        if len(ranks) > 1:
-            return [
-                f"{counted(len(ranks), 'rank')} of one node use cuda:{index}, and its "
-                'other GPUs are idle: call torch.cuda.set_device(int(os.environ["'
-                'LOCAL_RANK"])) before "cuda".'
-            ]
-    return []
-
-
-def tell(program, run, error, marks, path=None):
-    """Print how the run went; its timeline goes into the file, else onto the screen."""
     print(flush=True)
     if error is not None:
         print(failure(error, program.shapes), file=sys.stderr, flush=True)
@@ -255,24 +193,22 @@ def tell(program, run, error, marks, path=None):
     if isinstance(error, DeadlockError | MismatchError):
         for sentence in drift(run.ledger.entries, marks, program.folder):
             print(sentence, file=sys.stderr, flush=True)
-    step, line = summary(run, marks, program.folder)
-    print(f"{report(run, program, step)}\n")
-    if path:
-        print(write_timeline(run, path))
-    elif len(line or run.timeline):
-        print(line or run.timeline)
+    facts, line = script_report.facts(program, run, error, marks)
+    print(f"{script_report.text(facts)}\n")
+    line = line or run.timeline  # of a step, if there are any
+    if timeline:
+        print(write_timeline(line, timeline))
+    elif len(line) and not json and earlier is None:
+        print(line)
+    if json:
+        script_report.write(facts, json)
+    if earlier is not None:
+        print(script_report.compare(earlier, facts))
 
 
-def check_timeline(path):
-    """Refused where a timeline cannot be written into such a file."""
-    if path is not None and path.suffix not in KINDS:
-        raise Refused(f"--timeline writes {', '.join(KINDS)}, not {path.name}.")
-    check_folder(path)
-
-
-def write_timeline(run, path):
+def write_timeline(line, path):
     """The file holds the picture, the player or the trace; gives what to say."""
-    line, cut = run.timeline, ""
+    cut = ""
     if path.suffix == ".json":
         line.to_chrome_trace(path)
     elif path.suffix == ".png":
@@ -288,10 +224,4 @@ def write_timeline(run, path):
 
 def _write_page(line, path):
     body = line.play()._repr_mimebundle_()[0]["text/html"]
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        text = PAGE.format(title=path.stem, body=body)
-        draft.write_text(text, encoding="utf-8")
-        os.replace(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)
+    script_report.write_text(PAGE.format(title=path.stem, body=body), path)

@@ -37,37 +37,66 @@ def typical(marks):
     return bounds[k], bounds[k + 1], k, seconds
 
 
-def summary(run, marks, folder):
-    """(lines on the typical step of a run, its Timeline), or ([], None)."""
+def step(run, marks, folder):
+    """(facts on the typical step of a run, its Timeline), or (None, None).
+
+    `computing`, `exposed` (communication that nothing hides) and `waiting` are the
+    shares of all ranks' time.
+    """
     found = typical(marks) if marks else None
     if found is None:
-        return [], None
+        return None, None
     start, stop, k, seconds = found
     line, ranks = run.timeline.between(start, stop), range(run.world_size)
-    took, longest = stop - start, show_seconds(max(seconds))
-    several = f"median of {len(seconds)}, {show_seconds(min(seconds))} to {longest}"
+    took = stop - start
     computing = sum(line.busy(r) for r in ranks) * line.elapsed / took / len(ranks)
     exposed = sum(line.exposed(r) for r in ranks) / took / len(ranks)
     waiting = max(0.0, 1 - computing - exposed)
     bound = _bound(run, marks, k, computing * took, exposed * took)
     if waiting > max(computing, exposed):
         bound = "waiting for other ranks"
-    lines = [
-        f"a step: {show_seconds(took)} ({several}); {show_seconds(start)} before it",
-        f"  {computing:.0%} computing, {exposed:.0%} communication that nothing hides, "
-        f"{waiting:.0%} waiting",
-        f"  bound by {bound}",
-    ]
+    facts = {"seconds": took, "steps": len(seconds), "shortest": min(seconds)}
+    facts |= {"longest": max(seconds), "before": start, "computing": computing}
+    facts |= {"exposed": exposed, "waiting": waiting, "bound": bound}
+    return facts | {"dearest": _dearest(line, len(ranks), folder)}, line
+
+
+def _dearest(line, n, folder):
+    """The lines of code that take most of a step, with the seconds of a rank."""
     spent = Counter()
     for event in line:
         if event.stream == "compute" and event.where and event.where[0]:
             does = "waits" if event.kind in WAITS else "computes"
             spent[event.where, does] += event.stop - event.start
-    for ((file, number), does), total in spent.most_common(DEAREST):
-        near = place((file.removeprefix(folder + os.sep), number))
-        share = total / took / len(ranks)
-        lines.append(f"  {near} {does} {show_seconds(total / len(ranks))}, {share:.0%}")
-    return lines, line
+    return [
+        {"line": near_place(where, folder), "does": does, "seconds": total / n}
+        for (where, does), total in spent.most_common(DEAREST)
+    ]
+
+
+def near_place(where, folder):
+    """A line of code, in a file that is named from the script's folder."""
+    file, number = where
+    return place((file.removeprefix(folder + os.sep), number))
+
+
+def told(facts):
+    """Lines on a step."""
+    took, shortest = facts["seconds"], show_seconds(facts["shortest"])
+    several = f"median of {facts['steps']}, {shortest} to "
+    several += show_seconds(facts["longest"])
+    return [
+        f"a step: {show_seconds(took)} ({several}); "
+        f"{show_seconds(facts['before'])} before it",
+        f"  {facts['computing']:.0%} computing, {facts['exposed']:.0%} communication "
+        f"that nothing hides, {facts['waiting']:.0%} waiting",
+        f"  bound by {facts['bound']}",
+        *(
+            f"  {one['line']} {one['does']} {show_seconds(one['seconds'])}, "
+            f"{one['seconds'] / took:.0%}"
+            for one in facts["dearest"]
+        ),
+    ]
 
 
 def _bound(run, marks, k, computing, exposed):
@@ -125,10 +154,9 @@ def _unequal(parts, folder):
                 mine[entry[2], entry[5].kind, entry[8]] += 1
     lines = []
     for call in dict.fromkeys(call for mine in counts for call in mine):
-        group, kind, (file, number) = call
+        group, kind, where = call
         times = {rank: counts[rank][call] for rank in members[group]}
         if len(set(times.values())) > 1:
-            near = place((file.removeprefix(folder + os.sep), number))
             told = ", ".join(f"{c} on rank {rank}" for rank, c in times.items())
-            lines.append(f"  {near} {kind}: {told}")
+            lines.append(f"  {near_place(where, folder)} {kind}: {told}")
     return lines
