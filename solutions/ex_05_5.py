@@ -87,14 +87,14 @@ ex.mistake("rows", ex.costs("memory", "bytes"), gather).says("""
 """)
 copies = {ALL: "[block.contiguous() for block in shard.split(rows, dim=1)]"}
 ex.mistake("many blocks", ex.costs("memory"), copies).says("""
-    Some rank holds more than four blocks besides the result at the same time.
+    Some rank holds more than four blocks besides the result at the same time, perhaps
+    even the whole matrix.
     Hint: At any time one block leaves and one arrives: copy it into the result at once.
 """)
 
 # Answers to which the general sentences apply
 
 ex.wrong("raises", {LOOP: "for k in range(n):"})
-ex.wrong("raises", {SEND: "blocks[dst]"})
 in_pairs = "[i + j - r for i in range(n) for j in range(i) if r in (i, j)]"
 ex.wrong("costly", {LOOP: f"for other in {in_pairs}:", PEERS: "other, other"})
 ex.wrong("error", {BUFFER: "torch.empty(rows[src], rows[r])"})

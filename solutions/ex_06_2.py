@@ -67,7 +67,7 @@ def overflows(attempt):
 
 
 ex.mistake("digits", both(overflows, only(huge)), {START: f"{START}.int()"}).says("""
-    A large value loses digits, on its way or compared, in a number with too few bits.
+    A large value does not survive its way or a comparison: a number has too few bits.
     Hint: It needs a whole int64, and no float. So send the rank as a second number in
     the same message. `~value` reverses the order and always fits, `-value` does not.
 """)

@@ -134,7 +134,6 @@ more = {"dist.recv(x,": "dist.recv(torch.ones(1), r - 1); dist.recv(x,"}
 more["dist.send(out"] = "dist.send(torch.ones(1), r + 1); dist.send(out"
 ex.wrong("costly", more)
 ex.right({BACK: "torch.autograd.backward([out], [gradient])"})
-ex.right({"if r > 0:\n            dist.send": "if r:\n            dist.send"})
 
 mirrored = lambda case: f"ranks {[case.n - 1 - r for r in frozen(case)][::-1]}"
 ex.variation(

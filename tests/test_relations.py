@@ -202,7 +202,8 @@ def test_the_outcome_may_be_off_by_a_number_that_the_cases_name():
     for attempt in attempts:
         attempt.case.facts |= {"a": 9.0, "b": attempt.case.n + 5}
     told = sentence("is 1/sqrt(b) times what was expected")
-    assert [relation(some, EXERCISE) for some in (attempts, attempts[:1])] == [told, ""]
+    assert relation(attempts, EXERCISE).startswith(f"{told} Hint: ")
+    assert relation(attempts[:1], EXERCISE) == ""
 
 
 STRANGE = [object(), np.ones(3), torch.ones(3, 4, dtype=torch.complex64)]

@@ -59,7 +59,8 @@ def relation(attempts, exercise):
             for top in tops
             for x in _told([p for p in found if p.path[:1] == top])
         ]
-    return " ".join(texts + _places(found) + _changed(attempts, exercise))
+    hint = [FACTOR] * ("times what was" in "".join(texts))
+    return " ".join(texts + _places(found) + _changed(attempts, exercise) + hint)
 
 
 KINDS = {"None": type(None), "True or False": bool, "a number": Real, "text": str}
@@ -267,6 +268,7 @@ RELATIONS = {
         lambda p: near(*(x.flatten().sort().values for x in (p.came, p.wanted)))
     ),
 }
+FACTOR = "Hint: What does this number multiply or divide, and should it?"
 POWERS = {"{}": 1, "1/{}": -1, "sqrt({})": 1 / 2, "1/sqrt({})": -1 / 2}
 VAGUE = {
     "is too large": lambda p: _alike(p) and bool((p.came >= p.wanted).all()),
