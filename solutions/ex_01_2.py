@@ -127,28 +127,33 @@ def no_answer(attempt):
     return wrong(attempt) and answer(attempt.came[0], attempt.case) is None
 
 
+def other_seconds(attempt):
+    return wrong(attempt) and not close(*answer(attempt.came[0], attempt.case))
+
+
 only_seconds = {RETURN: f"{RETURN}[0]"}
 ex.mistake("form", no_answer, only_seconds).says("""
     It does not return the seconds and one C or G per operation.
     Hint: For a chain of three operations, end with a line such as
     `return seconds, "CGG"`.
 """)
-ex.wrong("form", {RETURN: "return home, best['G'][1].lower()"})
 
 
-def other_seconds(attempt):
-    return wrong(attempt) and not close(*answer(attempt.came[0], attempt.case))
-
-
+ex.slip("no way home", {HOME: 'best["G"][0]'}).says("""
+    The move of the result to the host at the end takes no time.
+    Hint: Where are the data when the last operation ran on the GPU?
+""")
+ex.slip("other bytes", {MOVE: "link[0] + out / link[1], {}"}).says("""
+    A move is charged for other bytes than those that are moved.
+    Hint: An operation gets the result of the one before. How many bytes has that?
+""")
+ex.slip("other bytes", {NEXT: "best = new"})
 added = {WORK: "f / peak + m / rate"}
 ex.mistake("other seconds", other_seconds, added).says("""
     The seconds it returns are not the time that its own places take.
     Hint: `seconds_of` computes the time of your places. Which term does your function
-    count differently? Every move takes time, and the last one may be the way home.
+    count differently? Every move takes time.
 """)
-ex.wrong("other seconds", {HOME: 'best["G"][0]'})
-ex.wrong("other seconds", {MOVE: "0, {}", HOME: 'best["G"][0]'})
-ex.wrong("other seconds", {NEXT: "best = new"})  # all moves are as large as the first
 roof = "(lambda side: max(op[0] / side[0], op[1] / side[1]) + side[2])"
 alone = among(f"[''.join('CG'[{roof}(gpu) < {roof}(cpu)] for op in ops)]")
 ex.slip("each alone", alone).says("""

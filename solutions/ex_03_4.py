@@ -19,7 +19,12 @@ def tokens(D, out, n, gradient, activation):
     return data / (2 * out + D), data / (out + 2 * D)
 
 
-ex.forgot(half={"data = 2 * ": "data = "}, width={" * gradient": " * activation"})
+ex.forgot(
+    half={"data = 2 * ": "data = "},
+    width={" * gradient": " * activation"},
+    upside_down={" * gradient": " * activation**2 / gradient"},
+    own_part={"2 * out + D": "2 * out + n * D", "out + 2 * D": "n * out + 2 * D"},
+)
 ex.slip("one way", {"(2 * out + D)": "2 * out", "(out + 2 * D)": "out"}).says("""
     It counts what is sent forward, and not what comes back.
     Hint: By rows y is added forward. What has to be put together in the backward pass?
@@ -27,9 +32,10 @@ ex.slip("one way", {"(2 * out + D)": "2 * out", "(out + 2 * D)": "out"}).says(""
 ex.slip(
     "add or stack", {"(2 * out + D)": "(out + D)", "(out + 2 * D)": "(out + D)"}
 ).says("""
-    It counts an addition as a stack.
+    It lets an addition and a stack send the same.
     Hint: A stack sends (n-1)/n of a tensor. A ring that adds passes each piece twice.
 """)
+ex.slip("add or stack", {"2 * out + D": "2 * (out + D)", "out + 2": "2 * out + 2"})
 ex.slip("columns first", {"/ row, data / column": "/ column, data / row"}).says("""
     It takes rows for columns.
     Hint: Which split adds y, and stacks dx? It sends the more, the wider y is.

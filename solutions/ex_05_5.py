@@ -5,7 +5,7 @@ import torch
 from d2lpar.checks import requirements as rows
 from d2lpar.checks.exercise import Exercise
 from d2lpar.checks.judging import Case
-from d2lpar.checks.signs import both, either, only
+from d2lpar.checks.signs import both, only
 from d2lpar.checks.solutions.chapter_05 import SIZES, SPARE, two_nodes
 
 ex = Exercise("05.5")
@@ -66,10 +66,6 @@ ex.slip("not transposed", swapped).says("""
     transposed block.
 """)
 ex.slip("not transposed", {PLACE: "places[src].copy_(incoming)"})
-ex.slip("not moved", {EXCHANGE: "incoming = blocks[src]"}, somewhere=True).says("""
-    Each block is transposed where it stood, but none has moved to another rank.
-    Hint: Rank r needs a block of columns from the rows of every other rank.
-""")
 there = only(lambda case: uneven(case) or not case.facts["S"])
 equal = both(there, lambda attempt: uneven(attempt.case))
 ex.mistake("sizes", equal, {ROWS: "N // n"}).says("""
@@ -85,23 +81,20 @@ gather = {
     PLACE: "places[src].copy_(blocks[src][:, sum(rows[:r]) :][:, : rows[r]].t())",
     OWN: "places[r].copy_(shard.split(rows, dim=1)[r].t())",
 }
-too_much = either(ex.costs("memory"), ex.costs("memory", "bytes"))
+ex.mistake("rows", ex.costs("memory", "bytes"), gather).says("""
+    A rank sends more than the blocks that others need, and so it also holds too much.
+    Hint: Which columns of its rows does each of the other ranks need?
+""")
 copies = {ALL: "[block.contiguous() for block in shard.split(rows, dim=1)]"}
-ex.mistake("many blocks", too_much, copies).says("""
+ex.mistake("many blocks", ex.costs("memory"), copies).says("""
     Some rank holds more than four blocks besides the result at the same time, perhaps
     even the whole matrix.
-    Hint: Rank i needs only one block of each other rank's rows. At any time one block
-    leaves and one arrives: copy it into the result at once.
+    Hint: At any time one block leaves and one arrives: copy it into the result at once.
 """)
-ex.wrong("many blocks", gather)
-rows_to_all = {BUFFER: "shard.new_empty(rows[src], N)", SEND: "shard"}
-rows_to_all[PLACE] = "places[src].copy_(incoming.split(rows, dim=1)[r].t())"
-ex.wrong("many blocks", rows_to_all)
 
 # Answers to which the general sentences apply
 
 ex.wrong("raises", {LOOP: "for k in range(n):"})
-ex.wrong("raises", {SEND: "blocks[dst]"})
 in_pairs = "[i + j - r for i in range(n) for j in range(i) if r in (i, j)]"
 ex.wrong("costly", {LOOP: f"for other in {in_pairs}:", PEERS: "other, other"})
 ex.wrong("error", {BUFFER: "torch.empty(rows[src], rows[r])"})

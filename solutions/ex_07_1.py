@@ -133,6 +133,11 @@ ex.mistake("in the loop", stuck, inside).says("""
     Hint: How often does each rank take part in an all-reduce? Gradients add up in
     `.grad`, so one for each parameter is enough, after the last micro-batch.
 """)
+mean = {f"{SUM})": f"{MEAN[SUM]}) * (y != -100).sum()"}
+ex.mistake("nan", both(signs.not_a_number, only(no_token)), mean).says("""
+    Where a rank or a micro-batch has no token, the outcome is not a number (NaN).
+    Hint: A mean of nothing is 0/0, and NaN times 0 is NaN. What is the sum of nothing?
+""")
 loss_only = lambda a: wrong(a) and a.gives(map(but_loss, a.case.expected))
 mine = {RETURN: f"return loss_and_tokens[0] / max({OWN}, 1)"}
 ex.mistake("loss", always(loss_only), mine).says("""
@@ -142,15 +147,11 @@ ex.mistake("loss", always(loss_only), mine).says("""
     number of tokens.
 """)
 ex.wrong("loss", {"dtype=torch.float64": "dtype=torch.float32"})
-ex.wrong("loss", {f"{SUM})": f"{MEAN[SUM]}) * (y != -100).sum()"})  # 0/0 is NaN
 
 # Answers to which the general sentences apply
 
-own_mean = {DIVIDE: f"p.grad *= 1 / torch.tensor({OWN}).double() * {OWN} / tokens"}
-ex.wrong("wrong", own_mean)  # 0/0 where a rank has no token
 steps = "[p.data.sub_(p.grad) for p in model.parameters()]"
 ex.wrong("wrong", {RETURN: f"{steps}\n    {RETURN}"})
-ex.wrong("wrong", {DIVIDE: "p.grad.zero_()"})
 ex.wrong("raises", {f"p.grad = {ZERO}": "p.grad.zero_()"})
 ex.wrong("native collective", {REDUCE: "dist.all_reduce(p.grad)"})
 ex.wrong("costly", {REDUCE: f"{REDUCE}; ring_allreduce(p.grad.clone())"})

@@ -147,15 +147,17 @@ ex.mistake("no generator", none, {YIELD: "pass"}).says("""
 """)
 ex.slip("weights", {WEIGHT: "1.0"}).says("""
     The gradients of a group do not weigh what they should.
-    Hint: The age decides, which `take` returns, and not the rows of the batch. Then
-    divide by the number of gradients in the group, neither by c nor by all weights.
+    Hint: The age decides, which `take` returns, and not the rows of the batch.
 """)
 by_rows = {"worker, _,": "worker, rows,", APPEND: f"{APPEND}; seen += rows"}
 by_rows |= {BEGIN: f"seen = 0; {BEGIN}", DIVIDE: "total /= seen; seen = 0"}
 ex.slip("weights", by_rows | {WEIGHT: "rows / (age + 1) ** server.power"})
 weights = "sum(1 / (age + 1) ** server.power for age in ages)"
 for divide in (f"total /= {weights}", "total /= c", "pass"):
-    ex.slip("weights", {**POWER, DIVIDE: divide})
+    ex.slip("divisor", {**POWER, DIVIDE: divide}).says("""
+        The sum of a group is not divided by the number of its gradients.
+        Hint: How many has the last group? And should old ones lead as far as new ones?
+    """)
 ex.slip("last group", {**POWER, " or not server.workers": ""}).says("""
     The last group is lost if it has fewer than c gradients.
     Hint: When no worker has tasks any more, update with the gradients that are there.

@@ -10,7 +10,7 @@ from d2lpar.checks import requirements as rows
 from d2lpar.checks.backward import drawn
 from d2lpar.checks.exercise import Exercise
 from d2lpar.checks.judging import Case, Requirement
-from d2lpar.checks.signs import both, only, raises, says
+from d2lpar.checks.signs import both, mismatched, only, raises, says
 from d2lpar.checks.varying import mirror
 
 LR = 0.3
@@ -112,21 +112,28 @@ ex.slip("ones", {BACK: "out.sum().backward()"}).says("""
     `out.backward(gradient)` needs the gradient of `out`, which comes from the rank of
     the next part.
 """)
+ex.slip("rows", {BACK: "out.backward(gradient / len(x))"}).says("""
+    It divides the gradients by the number of rows once more on their way back.
+    Hint: Which loss does the last rank start from? Is it a sum over rows, or a mean?
+""")
+as_it_came = {UP: "dist.send(gradient if 0 < r < last else x.grad, r - 1)"}
+between = only(lambda case: case.n > 2, mismatched)
+ex.mistake("as it came", between, as_it_came).says("""
+    With ranks in the middle, one sends another tensor than its neighbour expects,
+    perhaps the gradient of its output, as it came.
+    Hint: Which tensor came from the rank before, and when does it have a gradient?
+""")
 
 # Answers to which the general sentences apply
 
 ex.wrong("hangs", {GRADIENT: "gradient.fill_(1)"})
-ex.wrong("hangs", {f"{GRADIENT}\n": f"{GRADIENT}\n            {GRADIENT}\n"})
 kept = "        for p in part.parameters():\n            p.data -= lr * p.grad"
 ex.wrong("wrong", {STEP: kept.replace("p.grad", "(0 if p.grad is None else p.grad)")})
-ex.wrong("wrong", {BACK: "out.backward(gradient / len(x))"})
-ex.wrong("wrong", {"return list(part.parameters())": "return part"})
 ex.wrong("raises", {UP: "dist.send(x.gradient, r - 1)"})
 more = {"dist.recv(x,": "dist.recv(torch.ones(1), r - 1); dist.recv(x,"}
 more["dist.send(out"] = "dist.send(torch.ones(1), r + 1); dist.send(out"
 ex.wrong("costly", more)
 ex.right({BACK: "torch.autograd.backward([out], [gradient])"})
-ex.right({"if r > 0:\n            dist.send": "if r:\n            dist.send"})
 
 mirrored = lambda case: f"ranks {[case.n - 1 - r for r in frozen(case)][::-1]}"
 ex.variation(

@@ -25,15 +25,16 @@ ex.forgot(
     width={"2 * tokens * h  #": "4 * tokens * h  #"},
     binary={"gbs * 1e9": "gbs * 2**30"},
     other_part={"sums / (p": "products / (p"},
+    by_the_rest={"sums / (products + sums)": "sums / products"},
 )
 ex.slip("scores", {" + 4 * tokens**2 * h": ""}).says("""
-    It counts the weights alone.
+    It counts the weights alone, or too few of the scores.
     Hint: Each query meets all tokens' keys, and then as many values.
 """)
+ex.slip("scores", {" + 4 * tokens": " + 2 * tokens"})
 ex.slip("one sum", {"sums = 2 * one": "sums = one"}).says("""
     It counts half of what a rank sends.
     Hint: How many halves has a block, and how many a ring all-reduce?
 """)
-ex.wrong("one sum", {"2 * (t - 1)": "(t - 1)"})
 ex.wrong("raises", {"sums / (p": "sums / (t - 1) / (p"})
 ex.right({"(t - 1) / t * ": "(1 - 1 / t) * "})

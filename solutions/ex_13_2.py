@@ -125,6 +125,8 @@ ex.slip("crossed", tagged("", "", "")).says("""
     micro-batch.
 """)
 ex.slip("crossed", tagged("", ", tag=1", ", tag='FB'.index(kind)"))
+needs = ", tag=stage + (1 if kind == 'F' else -1)"  # the stage that needs it
+ex.slip("crossed", tagged(*[", tag=stage"] * 2, needs))
 key = "(a.micro, a.kind < 'F', a.stage if a.kind == 'F' else -a.stage)"
 by_micro = {ROW: f"sorted({ROW}, key=lambda a: {key})"}
 ex.mistake("late", breaks(TIME), by_micro).says("""

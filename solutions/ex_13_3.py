@@ -111,6 +111,11 @@ ex.slip("not once", {ONCE: "parameters"}).says("""
 """)
 ex.slip("not once", {ONCE: "[]"})
 ex.slip("not once", {ALL: "counted = parameters if n > 1 else []\n"})
+norms = {f"{SUM}square)": f"{SUM}square.sqrt_())", NORM: "square"}
+ex.slip("sum of norms", norms).says("""
+    It adds up norms, but only their squares can be added.
+    Hint: The norm of 3 and 4 is 5. When is the root taken, and how often?
+""")
 later = f"{SUM}square)\n        if {ENDS}:\n            stage.w.grad.add_(other)"
 early = {f"{SUM}square)": later, ADD: "pass"}
 ex.slip("too early", early | {ONCE: "parameters"}).says("""
@@ -137,7 +142,6 @@ ex.mistake("apart", apart, {ADD: "pass"}).says("""
     Hint: What does each rank know of the gradient? Each copy needs the sum of both
     gradients, but each rank has only the gradient of its own use.
 """)
-ex.wrong("apart", {ADD: "stage.w.grad += other * r"})
 
 # Answers to which the general sentences apply
 

@@ -21,6 +21,7 @@ ex.forgot(
     binary={"tflops * 1e12": "tflops * 2**40"},
     percent={"bubble / (m + bubble)": "100 * bubble / (m + bubble)"},
     other_part={"bubble / (m + bubble)": "m / (m + bubble)"},
+    by_the_rest={"bubble / (m + bubble)": "bubble / m"},
 )
 ex.slip("each stage", {"1e9 / p": "1e9"}).says("""
     It lets every rank compute the whole network.
@@ -29,10 +30,6 @@ ex.slip("each stage", {"1e9 / p": "1e9"}).says("""
 ex.slip("long stages", {"(p - 1) / v": "(p - 1)"}).says("""
     It fills and drains the pipeline with all stages of a rank.
     Hint: A micro-batch goes on as soon as one stage is over, a v-th of the rank's work.
-""")
-ex.slip("by the work", {"/ (m + bubble)": "/ m"}).says("""
-    It divides the bubble by the work, as some papers do.
-    Hint: A share of the step is asked for. How long is a step?
 """)
 ex.wrong("raises", {"return (m": "return 1 / (p - p) * (m"})
 ex.right({"(p - 1) / v": "(p / v - 1 / v)"})

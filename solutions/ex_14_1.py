@@ -101,6 +101,8 @@ ex.slip("stays abroad", {TOP: "pass", END: "pass"}).says("""
     The gradient of a halo does not come back to the rank whose rows it is.
     Hint: Whose rows are these? What has to travel in the backward pass, and where to?
 """)
+onwards = {"dy[:, :, :depth]": "dy[:, :, last + depth :]"}
+ex.slip("stays abroad", onwards | {"dy[:, :, depth + last :]": "dy[:, :, 0:depth]"})
 ex.slip("written over", {TOP: TOP.replace("+", ""), END: END.replace("+", "")}).says("""
     A gradient that comes back replaces another one of the same row.
     Hint: How often is a row used, here and in the halos of both neighbours, if a rank

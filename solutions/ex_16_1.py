@@ -65,10 +65,6 @@ PRINTED, RATIO, PEAK = "return printed", "useful / counted", "* used / dense"
 
 # Mistakes of its own
 
-ex.slip("as printed", {f" * {RATIO} {PEAK}": ""}).says("""
-    It returns the printed utilisation as it is.
-    Hint: Which FLOPs did the author count, and which does the model need?
-""")
 ex.slip("upside down", {RATIO: "counted / useful"}).says("""
     It multiplies where it should divide: the ratio of the FLOPs is upside down.
     Hint: If an author counts more FLOPs than the model needs, is the comparable
@@ -88,15 +84,24 @@ ex.slip("recomputed", {AGAIN_ALL: 'model.flops(1, "full")'})
 ex.slip("parameters", {SIX: "2 * model.parameters"}).says("""
     In a convention with parameters it counts too few FLOPs, or too many.
     Hint: A backward pass takes twice as many FLOPs as a forward pass, so there are 6
-    for each parameter and token. "parameters" has no scores, the other convention has
-    those of all blocks; `model.scores()` counts those of one block and a row, forward.
+    for each parameter and token. "parameters" has no scores.
 """)
 forward = {SCORES: "model.layers * model.scores()"}
-ex.slip("parameters", forward)
 ex.slip("parameters", {SIX: "2 * model.parameters", **forward})
-ex.slip("parameters", {SCORES: "0"})
 ex.slip("parameters", {IF_SCORES: "if True:"})
-ex.slip("parameters", {SCORES: "3 * model.scores()"})
+ex.slip("scores", {SCORES: "3 * model.scores()"}).says("""
+    In "parameters and scores" it does not count the scores of all blocks, forward and
+    backward.
+    Hint: `model.scores()` counts those of one block and a row, forward. What is left?
+""")
+ex.slip("scores", forward)
+ex.slip("scores", {SCORES: "0"})
+everywhere = {'if convention == "hardware"': 'if convention in ("hardware", "model")'}
+everywhere[CAUSAL] = "model.flops(1, recompute, causal=True)"
+ex.slip("elsewhere", everywhere).says("""
+    It counts recomputed products in a convention where they play no role.
+    Hint: Which of the five conventions includes what is computed twice?
+""")
 ex.slip("no table", {SIX: "6 * (model.parameters - model.table)"}).says("""
     It leaves a table of tokens out of the parameters.
     Hint: What does "every parameter" include? This convention takes 6 FLOPs for each,
@@ -110,7 +115,6 @@ ex.slip("half of everything", {CAUSAL: "model.flops(1) / 2"}).says("""
 # Answers to which the general sentences apply
 
 ex.wrong("wrong", {"* model.sequence": ""})
-ex.wrong("wrong", {PRINTED: "return 100 * printed"})
 ex.right({PRINTED: "return round(printed", "used / dense": "used / dense, 7)"})
 ex.right({RATIO: "(1 / (counted / useful))", PEAK: "/ (dense / used)"})
 

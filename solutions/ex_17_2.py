@@ -72,7 +72,6 @@ ex.mistake("order", always(both(wrong, sorts)), backwards).says("""
     The ranks are right, but they are not in rising order.
     Hint: `sorted` puts them in order.
 """)
-ex.wrong("order", {"for s in range(n) if": "for s in [*range(r, n), *range(r)] if"})
 ex.slip("negative", {WINDOW: "range(T)[i - window + 1 : i + 1]"}).says("""
     For the first queries the window begins before token 0, at a negative number.
     Hint: In Python -1 is the last item of a list, and a slice that begins there is
@@ -89,9 +88,9 @@ ex.slip("empty span", {SEEN: meet}).says("""
     Hint: With few tokens some spans have the same start and stop. They have no query
     and no key.
 """)
-run = "for i in range(min(pieces[r], default=0), max(pieces[r], default=-1) + 1)"
-ex.slip("one span", {LOOP: run}).says("""
-    It is right only where each rank has a single span.
+stretch = "pieces = [{*range(min(x), max(x) + 1)} if x else x for x in pieces]"
+ex.slip("one span", {"found = []": f"found = []; {stretch}"}).says("""
+    It takes the tokens of a rank for a single span.
     Hint: In zigzag order a rank has two spans. The queries of both see keys, and the
     tokens between them belong to others.
 """)
@@ -107,18 +106,20 @@ ex.slip("itself", {"s != r and ": ""}).says("""
 """)
 ex.slip("length", {WINDOW: "range(max(0, i - window), i + 1)"}).says("""
     The window is too long or too short.
-    Hint: The mask is causal, so the window ends at the query. Write down which keys
-    query 5 sees with a window of 2. Does the query itself count as one of these 2?
+    Hint: Write down which keys query 5 sees with a window of 2. Does the query itself
+    count as one of these 2?
 """)
 ex.slip("length", {WINDOW: "range(max(0, i - window + 2), i + 1)"})
-ex.slip("length", {WINDOW: "range(max(0, i - window + 1), i + window)"})
 ex.slip("length", {WINDOW: "range(i + 1)"})
+ex.slip("future", {WINDOW: "range(max(0, i - window + 1), i + window)"}).says("""
+    Queries see later tokens, too.
+    Hint: The mask is causal. Which is the last token that query 5 sees?
+""")
 
 # Answers to which the general sentences apply
 
 equal = "T -= T % (2 * n if order == 'zigzag' else n); every = spans"
 ex.wrong("wrong", {"every = spans": equal})
-ex.wrong("wrong", {RETURN: "return [list(map(float, mine)) for mine in found]"})
 ex.wrong("wrong", {"spans(T, n, order)": "spans(T, n)"})
 ex.right({RETURN: "return tuple(map(tuple, found))"})
 ex.right({SEEN: meet.replace("c < b", "a < b and c < d and c < b")})

@@ -117,6 +117,8 @@ ex.slip("several", copies, about=rows_alone).says("""
     choices lives there. What if ranks took the place of experts in `dispatch`?
 """)
 ex.slip("several", {VISITS: "home"})
+beside = "torch.cat((home[:, :1] < -1, home[:, 1:] == home[:, :-1]), 1)"
+ex.slip("several", {VISITS: f"home.masked_fill({beside}, -1)"})
 ex.slip("home", {HOME: "(experts % n)"}, about=rows_alone).says("""
     It looks for experts on ranks that do not have them.
     Hint: How many experts has a rank, and which are those of rank 1? Divide by this
@@ -147,4 +149,3 @@ ex.wrong("costly", {RETURN: f"{every}; {RETURN}"})
 ex.wrong("costly", {RETURN: f"experts.clamp_(min=0); {RETURN}"})
 ex.wrong("costly", {RETURN: f"x.data.zero_(); {RETURN}"})
 ex.right({DROPPED: ""})
-ex.right({RETURN: "return rows.clone()"})

@@ -62,6 +62,7 @@ ex.slip("cut", chunks).says("""
     number more, and none of them has two more than another.
 """)
 ex.slip("cut", {CUT: "[r * each + max(0, r - k + more) for r in range(k + 1)]"})
+ex.slip("cut", {CUT: "[size * r // k for r in range(k + 1)]"})
 ex.slip("stays", {OTHERS: ""}).says("""
     It sends numbers from a rank to itself.
     Hint: What stays on its rank needs no message.
@@ -100,7 +101,6 @@ ex.slip("back", {FOUND: FOUND.replace("src, dst", "dst, src")}).says("""
 
 # Answers to which the general sentences apply
 
-ex.wrong("wrong", {RETURN: "return []"})
 ex.wrong("wrong", {FOUND: "found.append((src, dst, start, float(stop)))"})
 ex.wrong("raises", {RETURN: "return found[0] and found"})
 ex.right({RETURN: "return found[::-1]"})

@@ -10,7 +10,7 @@ from d2lpar.checks import hints, signs
 from d2lpar.checks.equality import same
 from d2lpar.checks.hints import WRONG, usual_mistake
 from d2lpar.checks.judging import Attempt, Case, Exercise
-from d2lpar.checks.relations import FORMS, RELATIONS, _equal, relation
+from d2lpar.checks.relations import FORMS, RELATIONS, VAGUE, _equal, relation
 from d2lpar.checks.requirements import untouched
 
 EXERCISE = Exercise("99.2", None, words={"title": "Anything"})
@@ -91,14 +91,14 @@ CAME = {
 }
 
 
-@pytest.mark.parametrize("text", FORMS | RELATIONS)
+@pytest.mark.parametrize("text", FORMS | RELATIONS | VAGUE)
 def test_a_relation_is_told_where_it_holds_in_every_call(text):
     sizes, root = ((4, 5, 7), 3) if "root" in text else ((2, 3, 4), 1)
     attempts = tried(CAME[text], sizes, root=root)
     assert attempts and relation(attempts, EXERCISE).startswith(sentence(text))
 
 
-@pytest.mark.parametrize("text", FORMS | RELATIONS)
+@pytest.mark.parametrize("text", FORMS | RELATIONS | VAGUE)
 def test_a_relation_is_not_told_if_one_call_is_wrong_otherwise(text):
     sizes, root = ((4, 5, 7), 3) if "root" in text else ((2, 3, 4), 1)
     attempts = tried(CAME[text], sizes, root=root)
@@ -194,6 +194,16 @@ def test_one_number_that_is_twice_another_says_nothing():
     assert relation(tried(lambda x, r: 6.0, (1, 1), one), EXERCISE) == sentence(
         "is twice what was expected"
     )
+
+
+def test_the_outcome_may_be_off_by_a_number_that_the_cases_name():
+    """Or by its root; and not if that number is the same in all of them."""
+    attempts = tried(lambda x, r: x[r] * (len(x) + 5) ** -0.5)
+    for attempt in attempts:
+        attempt.case.facts |= {"a": 9.0, "b": attempt.case.n + 5}
+    told = sentence("is 1/sqrt(b) times what was expected")
+    assert relation(attempts, EXERCISE).startswith(f"{told} Hint: ")
+    assert relation(attempts[:1], EXERCISE) == ""
 
 
 STRANGE = [object(), np.ones(3), torch.ones(3, 4, dtype=torch.complex64)]

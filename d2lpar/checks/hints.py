@@ -114,12 +114,13 @@ def _pattern(exercise, attempts, failing):
 
 
 def _costly(exercise, attempts, failing):
-    """The rows that fail in each of these calls, by how much, and where that is."""
+    """The rows that fail in each of these calls, or in some; how much, and where."""
     if not all(attempt.right for attempt in failing):
         return None
-    rows = [row for row in exercise.requirements if not any(map(row.holds, failing))]
+    rows = [x for x in exercise.requirements if not any(map(x.holds, failing))]
+    rows = rows or [x for x in exercise.requirements if not all(map(x.holds, failing))]
     counted = [text for row in rows for text in [_count(row, attempts)] if text]
-    names = ", ".join(f'"{row.label}"' for row in rows) or "the rows that fail"
+    names = ", ".join(f'"{row.label}"' for row in rows)
     labels = [row.label for row in rows]
     said = next((text for label, text in TOO_MUCH.items() if label in labels), "")
     what, _, hint = " ".join(said.split()).partition(" Hint: ")

@@ -18,6 +18,10 @@ FORGOTTEN = {
     "percent": """It returns 100 times as much. Hint: A share lies between 0 and 1.""",
     "other part": """It returns the other part of the whole. Hint: Which of the times is
         asked for, and which is above the fraction bar?""",
+    "by the rest": """It divides one part by the other, and not by the whole. Hint: A
+        share of the whole is asked for. How much is the whole?""",
+    "upside down": """It has a ratio upside down. Hint: Is the result larger or smaller
+        if one of the two numbers is larger?""",
 }
 CLOSE = 0.001  # of a number: it may be rounded on the way
 DRAWS = 6  # beside the two in which all numbers are the least and the most

@@ -59,7 +59,8 @@ def relation(attempts, exercise):
             for top in tops
             for x in _told([p for p in found if p.path[:1] == top])
         ]
-    return " ".join(texts + _places(found) + _changed(attempts, exercise))
+    hint = [FACTOR] * ("times what was" in "".join(texts))
+    return " ".join(texts + _places(found) + _changed(attempts, exercise) + hint)
 
 
 KINDS = {"None": type(None), "True or False": bool, "a number": Real, "text": str}
@@ -89,7 +90,7 @@ def _other_form(found):
 def _told(found):
     """The most specific text that is true of all these Parts, in a list, or none."""
     chance = sum(p.wanted.numel() for p in found) < 2  # one may be twice another
-    known = FORMS if chance else FORMS | RELATIONS
+    known = FORMS if chance else FORMS | RELATIONS | _scaled(found) | VAGUE
     return [text for text, holds in known.items() if all(map(holds, found))][:1]
 
 
@@ -177,6 +178,18 @@ def _by(factor):
     return lambda p: near(p.came, p.wanted * factor(p))
 
 
+def _scaled(found):
+    """By a power of a number that all the cases name, and that is not always one."""
+    facts, known = [p.attempt.case.facts for p in found], {}
+    for name in facts[0]:
+        values = [each.get(name) for each in facts]
+        if all(isinstance(x, Real) and x > 0 for x in values) and len({*values}) > 1:
+            for text, k in POWERS.items():
+                factor = lambda p, name=name, k=k: p.attempt.case.facts[name] ** k
+                known[f"is {text.format(name)} times what was expected"] = _by(factor)
+    return known
+
+
 def _of(rank):
     """What came is what is right on rank `rank(p)`."""
     right = lambda p: p.right[rank(p) % p.n].get(p.path, (None, None))[1]
@@ -254,6 +267,10 @@ RELATIONS = {
     "has the right elements in another order": (
         lambda p: near(*(x.flatten().sort().values for x in (p.came, p.wanted)))
     ),
+}
+FACTOR = "Hint: What does this number multiply or divide, and should it?"
+POWERS = {"{}": 1, "1/{}": -1, "sqrt({})": 1 / 2, "1/sqrt({})": -1 / 2}
+VAGUE = {
     "is too large": lambda p: _alike(p) and bool((p.came >= p.wanted).all()),
     "is too small": lambda p: _alike(p) and bool((p.came <= p.wanted).all()),
     "has another shape than what was expected": lambda p: not _alike(p),
