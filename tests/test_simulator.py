@@ -516,7 +516,7 @@ def functional():
     x = torch.ones(6 * n, 5)
     for done in (
         fc.all_reduce(x, "avg", group),
-        fc.all_gather_tensor(x.t(), 0, group),
+        fc.all_gather_tensor(x.t().contiguous(), 0, group),
         fc.reduce_scatter_tensor(x, "sum", 0, group),
         fc.all_to_all_single(x, None, None, group),
         fc.broadcast(x, 1, group),
