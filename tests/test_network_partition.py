@@ -1,43 +1,32 @@
 """Network partition: a network that is cut anywhere is one device's."""
 
-import itertools
 import math
 import operator
 import random
 from functools import partial
+from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.nn import functional as F
 
 import d2lpar
 from conftest import Takes
 from d2lpar.checks.solutions import ex_11_3
-from d2lpar.network_partition import Part, way_back
-from d2lpar.network_partition.balance import (
-    best_cuts,
-    layer_seconds,
-    part_bytes,
-    part_seconds,
-    sizes,
-    within,
-)
-from d2lpar.network_partition.layers import (
-    Conv,
-    Layer,
-    Whole,
-    build,
-    chain,
-    comes_in,
-    unet,
-)
+from d2lpar.network_partition import Part, balance, layers, way_back
+from d2lpar.network_partition.balance import best_cuts, part_bytes, sizes
+from d2lpar.network_partition.layers import Conv, Layer, Whole, comes_in, unet
 from d2lpar.shared.data import shapes
 from d2lpar.sim.cluster import Cluster
 
 DOUBLE = {"dtype": torch.float64}
+close = partial(torch.testing.assert_close, rtol=0, atol=1e-10)
+
+
+def run(fn, *args, n=2, backend="sim", **how):
+    return d2lpar.run(fn, *args, world_size=n, backend=backend, **how)
 
 
 class Adds(nn.Module):
@@ -59,200 +48,7 @@ class Adds(nn.Module):
 WEB_NEEDS = [(-1,), (0,), (1, -1), (0, 2), (3,), (3, 0, -1), (5, 2)]
 WEB = [Layer(f"web {i}", partial(Adds, 3), x) for i, x in enumerate(WEB_NEEDS)]
 UNET = unet((2, 3, 4), **DOUBLE)
-NORMED = unet((2, 3), norm=nn.BatchNorm2d, **DOUBLE)
 FROZEN = (0, 3)
-
-
-def pictures(N):
-    x, y = shapes(N, 8, seed=N, **DOUBLE)
-    return x, y
-
-
-def rows(N):
-    made = torch.Generator().manual_seed(N)
-    return torch.randn(2, N, 3, generator=made, **DOUBLE).unbind()
-
-
-def loss_of(out, y):
-    return F.cross_entropy(out, y) if y.dtype == torch.int64 else F.mse_loss(out, y)
-
-
-def batches(kind, N):
-    return [(rows if kind == "web" else pictures)(N + k) for k in range(3)]
-
-
-NETS = {"web": WEB, "unet": UNET, "normed": NORMED, "frozen": UNET}
-
-
-def trained(kind, N, model, net, run):
-    """(losses, {name: (value, gradient)}, buffers) after three steps."""
-    first = getattr(model, "first", 0)
-    if kind == "frozen":
-        for i in range(len(model.layers)):
-            model.layers[i].requires_grad_(first + i not in FROZEN)
-    trainable = [p for p in model.parameters() if p.requires_grad]
-    # The gradient of a bias before a batch norm is 0 but for rounding, and with a tiny
-    # eps Adam would divide rounding by rounding.
-    optimizer = torch.optim.Adam(trainable, lr=0.01, eps=1e-4) if trainable else None
-    losses = []
-    for x, y in batches(kind, N):
-        model.zero_grad()
-        losses.append(run(model, x, y))
-        if optimizer:
-            optimizer.step()
-    named = model.layers.named_parameters()
-    values = {_named(k, first): (p.detach(), p.grad) for k, p in named}
-    buffers = {_named(k, first): b for k, b in model.layers.named_buffers()}
-    return losses, values, buffers
-
-
-def _named(name, first):
-    number, _, rest = name.partition(".")
-    return f"{int(number) + first}.{rest}"
-
-
-def alone(model, x, y):
-    loss = loss_of(model(x), y)
-    loss.backward()
-    return loss.item()
-
-
-def together(model, x, y):
-    out = model(x)
-    loss = None if out is None else loss_of(out, y)
-    model.backward(loss)
-    return 0.0 if loss is None else loss.item()
-
-
-def on_ranks(kind, N, cuts, size):
-    net = NETS[kind]
-    return trained(kind, N, Part(net, cuts, size), net, together)
-
-
-def check(kind, cuts, N=5, backend="sim"):
-    net = NETS[kind]
-    size = sizes(net, batches(kind, N)[0][0])
-    losses, values, buffers = trained(kind, N, Whole(net), net, alone)
-    n = len(cuts) + 1
-    run = d2lpar.run(on_ranks, kind, N, cuts, size, world_size=n, backend=backend)
-    summed = [sum(part) for part in zip(*(x[0] for x in run.results), strict=True)]
-    assert summed == pytest.approx(losses, rel=1e-10)
-    found = {k: v for _, mine, _ in run.results for k, v in mine.items()}
-    assert found.keys() == values.keys()
-    for name, (value, gradient) in values.items():
-        torch.testing.assert_close(found[name][0], value, rtol=0, atol=1e-10)
-        if gradient is None:
-            assert found[name][1] is None
-        else:
-            torch.testing.assert_close(found[name][1], gradient, rtol=0, atol=1e-10)
-    seen = {k: b for _, _, mine in run.results for k, b in mine.items()}
-    torch.testing.assert_close(seen, buffers, rtol=0, atol=1e-10)
-    assert run.warnings == [] and (backend != "sim" or run.unwaited == [])
-
-
-CUTS = {
-    "web": [[], [1], [3], [6], [1, 2], [2, 5], [1, 3, 5], [2, 3, 6]],
-    "unet": [[], [4], [7], [12], [3, 8], [6, 7], [2, 6, 10], [1, 4, 11]],
-    "normed": [[3], [1, 5]],
-    "frozen": [[2], [1, 4], [4, 5, 9]],
-}
-EVERY = [(kind, cuts) for kind, some in CUTS.items() for cuts in some]
-
-
-@pytest.mark.parametrize(("kind", "cuts"), EVERY)
-def test_three_steps_are_those_of_one_device(kind, cuts):
-    check(kind, cuts)
-
-
-@pytest.mark.parametrize(
-    ("kind", "cuts"),
-    [("web", [1, 3, 5]), ("unet", []), ("unet", [4]), ("unet", [3, 8])]
-    + [("unet", [2, 6, 10]), ("normed", [3]), ("frozen", [1, 4])],
-)
-def test_and_on_real_processes(kind, cuts):
-    check(kind, cuts, backend="gloo")
-
-
-@pytest.mark.parametrize("cuts", list(itertools.combinations(range(1, 7), 2)))
-def test_any_two_cuts_of_a_web(cuts):
-    check("web", list(cuts), N=1)
-
-
-class Unet(nn.Module):
-    """The same U-Net by hand, three levels with one name for each layer."""
-
-    def __init__(self, layers):
-        super().__init__()
-        for i, layer in enumerate(layers):
-            self.add_module("abcdefghijklm"[i], layer)
-
-    def conv(self, letter, x):
-        return F.relu(getattr(self, letter).conv(x))
-
-    def forward(self, x):
-        top = self.conv("b", self.conv("a", x))
-        middle = self.conv("d", self.conv("c", F.max_pool2d(top, 2)))
-        low = self.conv("f", self.conv("e", F.max_pool2d(middle, 2)))
-        up = torch.cat([middle, self.g(low)], dim=1)
-        up = self.conv("i", self.conv("h", up))
-        up = torch.cat([top, self.j(up)], dim=1)
-        return self.m(self.conv("l", self.conv("k", up)))
-
-
-def test_the_list_of_layers_is_the_unet_that_it_says():
-    x, y = pictures(2)
-    whole, by_hand = Whole(UNET), Unet(build(UNET))
-    for model in (whole, by_hand):
-        loss_of(model(x), y).backward()
-    for a, b in zip(whole.parameters(), by_hand.parameters(), strict=True):
-        torch.testing.assert_close(a.grad, b.grad, rtol=0, atol=1e-14)
-    wide = unet((64, 128, 256, 512, 1024), channels=1, classes=2)
-    with torch.device("meta"):
-        assert sum(p.numel() for p in Whole(wide).parameters()) == 31_030_658
-
-
-def test_a_layer_has_the_same_values_wherever_it_is_made():
-    state = torch.get_rng_state()
-    whole, part = build(UNET), build(UNET, 4, 9)
-    assert torch.equal(torch.get_rng_state(), state)
-    for a, b in zip(whole[4:9].parameters(), part.parameters(), strict=True):
-        assert torch.equal(a, b)
-    other = build(UNET, seed=1)
-    assert not torch.equal(whole[0].conv.weight, other[0].conv.weight)
-
-
-SIX = [Layer(str(i), nn.Identity, x) for i, x in enumerate(
-    [(-1,), (0,), (1,), (2, 1), (3, 0), (4,)]
-)]  # fmt: skip
-
-
-def test_what_crosses_a_cut_and_in_which_order():
-    """The picture on top of the module."""
-    assert comes_in(SIX, 3, 6) == [0, 1, 2]
-    assert way_back(SIX, 3, 6) == [0, 2, 1]
-    assert [comes_in(SIX, c, 6) for c in range(6)] == [
-        [], [0], [0, 1], [0, 1, 2], [0, 3], [4],
-    ]  # fmt: skip
-    assert comes_in(WEB, 2, 4) == [-1, 0, 1]
-    assert way_back(WEB, 2, 4) == [0, 1, -1]
-
-
-def test_bytes_and_messages_are_those_of_the_formula():
-    N, cuts = 5, [3, 8]
-    size = sizes(UNET, pictures(N)[0])
-    run = d2lpar.run(one_step, UNET, cuts, size, N, world_size=3, backend="sim")
-    ends = [0, *cuts, len(UNET)]
-    crossing = [v for a, b in zip(ends, ends[1:]) for v in comes_in(UNET, a, b)]  # noqa: B905
-    assert sum(run.bytes_sent) == 2 * sum(size[v].out for v in crossing)
-    assert sum(run.messages) == 2 * len(crossing)
-    assert crossing.count(1) == 1  # the top skip goes to the last rank only
-
-
-def one_step(net, cuts, size, N):
-    return together(Part(net, cuts, size), *pictures(N))
-
-
-# Around the network
 
 
 class Looks(nn.Module):
@@ -266,46 +62,138 @@ class Looks(nn.Module):
         return h + self.table(tokens).sum(1)
 
 
-WORDS = [
-    Layer("first", partial(nn.Embedding, 7, 3, **DOUBLE), (-1,)),
-    Layer("mean", partial(nn.Flatten), (0,)),
-    Layer("line", partial(nn.Linear, 6, 3, **DOUBLE), (1,)),
-    Layer("again", Looks, (2, -1)),
-]
+NETS = {
+    "web": WEB,
+    "input": WEB,  # which has a gradient
+    "unet": UNET,
+    "normed": unet((2, 3), norm=nn.BatchNorm2d, **DOUBLE),
+    "frozen": UNET,
+    "words": [  # integers, without a gradient
+        Layer("first", partial(nn.Embedding, 7, 3, **DOUBLE), (-1,)),
+        Layer("flat", nn.Flatten, (0,)),
+        Layer("line", partial(nn.Linear, 6, 3, **DOUBLE), (1,)),
+        Layer("again", Looks, (2, -1)),
+    ],
+}
 
 
-def words_step(cuts, size):
-    tokens = torch.tensor([[0, 1], [5, 6], [3, 3]])
-    part = Part(WORDS, cuts, size) if cuts is not None else Whole(WORDS)
-    out = part(tokens)
-    loss = None if out is None else out.square().sum()
-    part.backward(loss) if cuts is not None else loss.backward()
-    return [p.grad for p in part.parameters()]
+def batch(kind, N):
+    if kind in ("unet", "normed", "frozen"):
+        return shapes(N, 8, seed=N, **DOUBLE)
+    made = torch.Generator().manual_seed(N)
+    x, y = torch.randn(2, N, 3, generator=made, **DOUBLE).unbind()
+    words = torch.randint(7, (N, 2), generator=made)
+    return words if kind == "words" else x.requires_grad_(kind == "input"), y
 
 
-def test_integers_travel_and_have_no_gradient():
-    size = sizes(WORDS, torch.zeros(3, 2, dtype=torch.int64))
-    truth = words_step(None, None)
-    for cuts in ([3], [1, 2], [1, 2, 3]):
-        run = d2lpar.run(words_step, cuts, size, world_size=len(cuts) + 1)
-        found = [grad for grads in run.results for grad in grads]
-        torch.testing.assert_close(found, truth, rtol=0, atol=1e-10)
+def loss_of(out, y):
+    return F.cross_entropy(out, y) if y.dtype == torch.int64 else F.mse_loss(out, y)
 
 
-def input_gradient(cuts, size):
-    x, y = rows(4)
-    part = Part(WEB, cuts, size)
-    together(part, x.requires_grad_(), y)
-    return x.grad
+def step(model, x, loss_of):
+    """One step of the whole network or of a part: its loss, or None."""
+    out = model(x)
+    loss = None if out is None else loss_of(out)
+    loss.backward() if isinstance(model, Whole) else model.backward(loss)
+    return loss
 
 
-def test_the_gradient_of_the_input_is_on_rank_0():
-    x, y = rows(4)
-    size = sizes(WEB, x)
-    loss_of(Whole(WEB)(x.requires_grad_()), y).backward()
-    for cuts in ([], [2], [1, 5]):
-        run = d2lpar.run(input_gradient, cuts, size, world_size=len(cuts) + 1)
-        torch.testing.assert_close(run.results[0], x.grad, rtol=0, atol=1e-10)
+def trained(kind, N, cuts=None, size=None):
+    """(losses, what each layer has then, the input's gradient) of three steps."""
+    net, losses = NETS[kind], []
+    model = Whole(net) if cuts is None else Part(net, cuts, size)
+    for i, layer in enumerate(model.layers, getattr(model, "first", 0)):
+        layer.requires_grad_(kind != "frozen" or i not in FROZEN)
+    trainable = [p for p in model.parameters() if p.requires_grad]
+    # The gradient of a bias before a batch norm is 0 but for rounding, and with a tiny
+    # eps Adam would divide rounding by rounding.
+    optimizer = torch.optim.Adam(trainable, lr=0.01, eps=1e-4) if trainable else None
+    for k in range(3):
+        x, y = batch(kind, N + k)
+        model.zero_grad()
+        loss = step(model, x, partial(loss_of, y=y))
+        losses.append(0.0 if loss is None else loss.item())
+        if optimizer:
+            optimizer.step()
+    have = [
+        [(p.detach(), p.grad) for p in layer.parameters()] + [*layer.buffers()]
+        for layer in model.layers
+    ]
+    return losses, have, x.grad
+
+
+CUTS = {
+    "web": [[], [1], [3], [6], [1, 2], [2, 5], [1, 3, 5], [2, 3, 6]],
+    "unet": [[], [4], [7], [12], [3, 8], [6, 7], [2, 6, 10], [1, 4, 11]],
+    "normed": [[3], [1, 5]],
+    "frozen": [[2], [1, 4], [4, 5, 9]],
+    "words": [[3], [1, 2], [1, 2, 3]],
+    "input": [[], [2], [1, 5]],
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "cuts", "N", "backend"),
+    [
+        *((kind, cuts, 5, "sim") for kind, some in CUTS.items() for cuts in some),
+        *(("input", [*two], 1, "sim") for two in combinations(range(1, 7), 2)),
+        *(("unet", cuts, 5, "gloo") for cuts in ([], [4], [3, 8], [2, 6, 10])),
+        ("web", [1, 3, 5], 5, "gloo"),
+        ("normed", [3], 5, "gloo"),
+        ("frozen", [1, 4], 5, "gloo"),
+    ],
+)
+def test_three_steps_are_those_of_one_device(kind, cuts, N, backend):
+    size = sizes(NETS[kind], batch(kind, N)[0].detach())
+    losses, have, gradient = trained(kind, N)
+    n = len(cuts) + 1
+    made = run(trained, kind, N, cuts, size, n=n, backend=backend)
+    summed, parts, inputs = zip(*made.results, strict=True)
+    summed = [sum(part) for part in zip(*summed, strict=True)]
+    assert summed == pytest.approx(losses, rel=1e-10)
+    close((sum(parts, []), inputs[0]), (have, gradient))
+    assert made.warnings == [] and (backend != "sim" or made.unwaited == [])
+    if kind == "unet":  # a value goes once to each part that takes it
+        ends = [0, *cuts, len(UNET)]
+        crossing = [v for a, b in pairwise(ends) for v in comes_in(UNET, a, b)]
+        of_a_row = sum(size[v].out // N for v in crossing)
+        assert sum(made.bytes_sent) == 2 * of_a_row * (3 * N + 3)
+        assert sum(made.messages) == 3 * 2 * len(crossing)
+
+
+def unet_by_hand(model, x):
+    """Three levels, with one name for each layer."""
+    a, b, c, d, e, f, g, h, i, j, k, l, m = model.layers  # noqa: E741
+    conv = lambda layer, x: F.relu(layer.conv(x))
+    top = conv(b, conv(a, x))
+    middle = conv(d, conv(c, F.max_pool2d(top, 2)))
+    low = conv(f, conv(e, F.max_pool2d(middle, 2)))
+    up = conv(i, conv(h, torch.cat([middle, g(low)], dim=1)))
+    return m(conv(l, conv(k, torch.cat([top, j(up)], dim=1))))
+
+
+def test_the_list_of_layers_is_the_unet_that_it_says():
+    (x, y), whole = batch("unet", 2), Whole(UNET)
+    outs = whole(x), unet_by_hand(whole, x)
+    grads = [torch.autograd.grad(loss_of(o, y), [*whole.parameters()]) for o in outs]
+    close(*grads, atol=1e-14)
+
+
+def test_layers_leave_the_random_state_and_follow_the_seed():
+    state = torch.get_rng_state()
+    one, other = (layers.build(UNET, seed=seed)[0].conv.weight for seed in (0, 1))
+    assert torch.equal(torch.get_rng_state(), state) and not torch.equal(one, other)
+
+
+def test_what_crosses_a_cut_and_in_which_order():
+    """The picture on top of the module."""
+    needs = (-1,), (0,), (1,), (2, 1), (3, 0), (4,)
+    six = [Layer(str(i), nn.Identity, x) for i, x in enumerate(needs)]
+    assert way_back(six, 3, 6) == [0, 2, 1]
+    come = [comes_in(six, c, 6) for c in range(6)]
+    assert come == [[], [0], [0, 1], [0, 1, 2], [0, 3], [4]]
+    assert comes_in(WEB, 2, 4) == [-1, 0, 1]
+    assert way_back(WEB, 2, 4) == [0, 1, -1]
 
 
 class Nothing(nn.Module):
@@ -315,61 +203,50 @@ class Nothing(nn.Module):
         return torch.zeros_like(x, requires_grad=True)
 
 
-def without_influence():
-    net = chain(partial(nn.Linear, 3, 3), Nothing, partial(nn.Linear, 3, 3))
-    x = torch.ones(2, 3)
-    for cuts in ([1], [2]):
-        part = Part(net, cuts, sizes(net, x))
-        out = part(x)
-        part.backward(None if out is None else out.sum())
-    return [p.grad is not None and bool(p.grad.any()) for p in part.parameters()]
-
-
 def test_a_value_without_influence_has_a_gradient_of_zeros():
-    run = d2lpar.run(without_influence, world_size=2)
-    assert run.results == [[False, False], [False, True]]  # of what Nothing makes
+    line, x = partial(nn.Linear, 3, 3), torch.ones(2, 3)
+    net = layers.chain(line, Nothing, line)
 
+    def without_influence():
+        for cuts in ([1], [2]):
+            part = Part(net, cuts, sizes(net, x))
+            step(part, x, torch.sum)
+        return [p.grad is not None and bool(p.grad.any()) for p in part.parameters()]
 
-def forwards_only(size):
-    x, _ = pictures(3)
-    with torch.no_grad():
-        part = Part(UNET, [5], size)
-        return [part(x), part(x[:2])]  # rows may change from call to call
+    made = run(without_influence)
+    assert made.results == [[False, False], [False, True]]  # of what Nothing makes
 
 
 def test_forward_alone_and_another_number_of_rows():
-    x, _ = pictures(3)
+    x, _ = batch("unet", 3)
     size = sizes(UNET, x)
-    run = d2lpar.run(forwards_only, size, world_size=2, backend="sim")
+
+    @torch.no_grad()
+    def forwards_only():
+        part = Part(UNET, [5], size)
+        return [part(x), part(x[:2])]
+
+    made = run(forwards_only)
     truth = Whole(UNET)(x).detach()
-    torch.testing.assert_close(run.results[1], [truth, truth[:2]])
-    assert run.results[0] == [None, None] and run.unwaited == []
-
-
-def make_part(cuts, size, N=3):
-    return together(Part(UNET, cuts, size), *pictures(N))
+    torch.testing.assert_close(made.results[1], [truth, truth[:2]])
+    assert made.results[0] == [None, None] and made.unwaited == []
 
 
 @pytest.mark.parametrize(
-    ("cuts", "text"),
+    ("cuts", "side", "text"),
     [
-        ([4, 4], r"Cuts rise from 1 to 12 here, not \[4, 4\]"),
-        ([0], r"Cuts rise from 1 to 12"),
-        ([13], r"Cuts rise from 1 to 12"),
-        ([3, 8], "3 parts do not fit 2 ranks"),
-        ([], "1 parts do not fit 2 ranks"),
+        ([4, 4], 8, r"Cuts rise from 1 to 12 here, not \[4, 4\]"),
+        ([0], 8, r"Cuts rise from 1 to 12"),
+        ([13], 8, r"Cuts rise from 1 to 12"),
+        ([3, 8], 8, "3 parts do not fit 2 ranks"),
+        ([], 8, "1 parts do not fit 2 ranks"),
+        ([5], 16, r"\[3, 2, 8, 8\]; `sizes` said"),
     ],
 )
-def test_cuts_that_do_not_fit_are_refused(cuts, text):
-    size = sizes(UNET, pictures(1)[0])
+def test_cuts_and_sizes_that_do_not_fit_are_refused(cuts, side, text):
+    size = sizes(UNET, torch.zeros(1, 1, side, side, **DOUBLE))
     with pytest.raises(d2lpar.RankError, match=text):
-        d2lpar.run(make_part, cuts, size, world_size=2, backend="sim")
-
-
-def test_sizes_of_another_batch_are_refused():
-    size = sizes(UNET, torch.zeros(1, 1, 16, 16, **DOUBLE))
-    with pytest.raises(d2lpar.RankError, match=r"\[3, 2, 8, 8\]; `sizes` said"):
-        d2lpar.run(make_part, [5], size, world_size=2, backend="sim")
+        run(trained, "unet", 3, cuts, size)
 
 
 def test_pictures_that_cannot_be_halved_are_refused():
@@ -410,31 +287,16 @@ def whole_time(net, x):
 
 
 def test_seconds_of_the_layers_add_up_to_those_of_the_network():
-    x = shapes(4, 16)[0]
-    net = unet((4, 8))
-    where = {"world_size": 1, "backend": "sim", "cluster": Cluster.of("2xRTX2070")}
-    layers = d2lpar.run(layer_seconds, net, x, 1, **where).results[0]
-    whole = d2lpar.run(whole_time, net, x, **where).results[0]
-    forward, backward = map(sum, zip(*layers, strict=True))
+    x, net = shapes(4, 16)[0], unet((4, 8))
+    first = lambda fn, *args, **how: run(fn, net, x, *args, n=1, **how).results[0]
+    where, times = {"cluster": Cluster.of("2xRTX2070")}, balance.layer_seconds
+    each, whole = first(times, 1, **where), first(whole_time, **where)
+    forward, backward = map(sum, zip(*each, strict=True))
     assert forward == pytest.approx(whole[0], rel=0.01)
     assert backward == pytest.approx(whole[1], rel=0.1)  # gradients of skips add up
-    again = d2lpar.run(layer_seconds, net, x, 3, **where).results[0]
-    torch.testing.assert_close(again, layers)
-    real = d2lpar.run(layer_seconds, net, x, 2, world_size=1, backend="gloo").results[0]
-    assert len(real) == len(net) and all(t > 0 for times in real for t in times)
-
-
-def held(cuts, size, x):
-    part = Part(unet((16, 32, 64)), cuts, size)
-    optimizer = torch.optim.Adam(part.parameters())
-    for _ in range(2):
-        optimizer.zero_grad()
-        out = part(x)
-        loss = None
-        if out is not None:
-            loss = F.cross_entropy(out, torch.zeros(len(x), 64, 64, dtype=int))
-        part.backward(loss)
-        optimizer.step()
+    torch.testing.assert_close(first(times, 3, **where), each)
+    real = first(times, 2, backend="gloo")
+    assert len(real) == len(net) and all(t > 0 for both in real for t in both)
 
 
 @pytest.mark.parametrize("cuts", [[], [2], [6], [4, 10]])
@@ -442,10 +304,19 @@ def test_bytes_of_a_part_are_near_the_counted_peak(cuts):
     """The peak has, besides, what travels, and what one layer's pass needs."""
     net, x = unet((16, 32, 64)), torch.empty(4, 1, 64, 64, device="meta")
     size, n = sizes(net, x), len(cuts) + 1
-    where = {"world_size": n, "backend": "sim", "device": "meta"}
-    counted = d2lpar.run(held, cuts, size, x, **where).peak_memory
+
+    def two_steps():
+        part = Part(net, cuts, size)
+        optimizer = torch.optim.Adam(part.parameters())
+        for _ in range(2):
+            optimizer.zero_grad()
+            target = torch.zeros(len(x), 64, 64, dtype=int)
+            step(part, x, partial(F.cross_entropy, target=target))
+            optimizer.step()
+
+    counted = run(two_steps, n=n, device="meta").peak_memory
     ends, cost = [0, *cuts, len(net)], part_bytes(net, size)
-    crossing = [comes_in(net, a, b) for a, b in zip(ends, ends[1:], strict=False)]
+    crossing = [comes_in(net, a, b) for a, b in pairwise(ends)]
     for r in range(n):
         mine = range(ends[r], ends[r + 1])
         moved = [v for come in crossing for v in come if v in mine] + crossing[r]
@@ -460,15 +331,16 @@ def test_bytes_of_a_part_are_near_the_counted_peak(cuts):
 # The partitioner against all ways to cut
 
 
-def every_way(cost, L, p, total):
-    found = []
-    for cuts in itertools.combinations(range(1, L), p - 1):
-        ends = [0, *cuts, L]
-        value = 0
-        for a, b in zip(ends, ends[1:], strict=False):
-            value = total(value, cost(a, b))
-        found.append((value, list(cuts)))
-    return min(found)
+def value_of(cost, cuts, L, total):
+    value = 0
+    for a, b in pairwise([0, *cuts, L]):
+        value = total(value, cost(a, b))
+    return value
+
+
+def least_of_all(cost, L, p, total=max):
+    every = combinations(range(1, L), p - 1)
+    return min(value_of(cost, cuts, L, total) for cuts in every)
 
 
 @pytest.mark.parametrize("total", [max, operator.add])
@@ -484,80 +356,47 @@ def test_no_way_to_cut_is_better(total):
             work = sum(costs[a:b]) + (link[a] if a else 0)
             return work if sum(costs[a:b]) <= limit else math.inf
 
+        for p in (0, L + 1):
+            with pytest.raises(ValueError, match=f"{L} layers cannot make {p} parts"):
+                best_cuts(cost, L, p)
         for p in range(1, L + 1):
-            value, cuts = every_way(cost, L, p, total)
-            if value == math.inf:
+            least = least_of_all(cost, L, p, total)
+            if least == math.inf:
                 with pytest.raises(ValueError, match="is allowed"):
                     best_cuts(cost, L, p, total)
             else:
-                found = best_cuts(cost, L, p, total)
-                assert found[0] == value and len(found[1]) == p - 1
-                ends = [0, *found[1], L]
-                parts = [cost(a, b) for a, b in zip(ends, ends[1:], strict=False)]
-                assert (max(parts) if total is max else sum(parts)) == value
-
-
-def test_the_example_on_top_of_it():
-    costs = [5, 3, 4]
-    cost = lambda a, b: sum(costs[a:b])
-    assert best_cuts(cost, 3, 2) == (7, [1])
-    assert best_cuts(cost, 3, 1) == (12, []) and best_cuts(cost, 3, 3) == (5, [1, 2])
-    for p in (0, 4):
-        with pytest.raises(ValueError, match=f"3 layers cannot make {p} parts"):
-            best_cuts(cost, 3, p)
+                value, cuts = best_cuts(cost, L, p, total)
+                assert value == least == value_of(cost, cuts, L, total)
+                assert len(cuts) == p - 1
 
 
 def test_a_limit_and_messages_change_the_best_cut():
-    x = torch.zeros(2, 1, 16, 16)
     net = unet((4, 8, 16))
-    size, L = sizes(net, x), len(net)
-    seconds = [1.0] * L
-    plain = part_seconds(net, seconds)
-    slow = part_seconds(net, seconds, size, 0.1, 1e-4)
+    size, L = sizes(net, torch.zeros(2, 1, 16, 16)), len(net)
+    plain = balance.part_seconds(net, [1.0] * L)
+    slow = balance.part_seconds(net, [1.0] * L, size, 0.1, 1e-4)
     assert best_cuts(plain, L, 2) == (7, [6])
     come = comes_in(net, 6, L)
     moved = sum(size[v].out for v in come)
     assert slow(6, L) == pytest.approx(7 + 2 * (0.3 + 1e-4 * moved))
     assert slow(0, 6) == 6 and come == [1, 3, 5]
-    value, cuts = best_cuts(slow, L, 2)
-    assert value == every_way(slow, L, 2, max)[0] < max(slow(0, 6), slow(6, L))
+    value, _ = best_cuts(slow, L, 2)
+    assert value == least_of_all(slow, L, 2) < max(slow(0, 6), slow(6, L))
     bytes_of = part_bytes(net, size)
     least, _ = best_cuts(bytes_of, L, 2)
-    tight = within(slow, bytes_of, least)
-    value, cuts = best_cuts(tight, L, 2)
+    dearer, cuts = best_cuts(balance.within(slow, bytes_of, least), L, 2)
     assert max(bytes_of(0, cuts[0]), bytes_of(cuts[0], L)) == least
-    assert value > best_cuts(slow, L, 2)[0]
+    assert dearer > value
     with pytest.raises(ValueError, match="into 2 is allowed"):
-        best_cuts(within(plain, bytes_of, least - 1), L, 2)
-
-
-def test_ranks_need_no_more_layers_than_their_own():
-    made = []
-
-    def counting(i):
-        made.append((dist.get_rank(), i))
-        return nn.Linear(3, 3)
-
-    net = chain(*[partial(counting, i) for i in range(4)])
-    size = sizes(chain(*[partial(nn.Linear, 3, 3)] * 4), torch.zeros(2, 3))
-
-    def owners():
-        Part(net, [1], size)
-        return made
-
-    run = d2lpar.run(owners, world_size=2, backend="gloo")
-    assert run.results == [[(0, 0)], [(1, 1), (1, 2), (1, 3)]]
-
-
-# The exercises' own truths, against the executor
+        best_cuts(balance.within(plain, bytes_of, least - 1), L, 2)
 
 
 class Timed(nn.Module):
     """It takes its times, and makes a row of so many numbers."""
 
-    def __init__(self, forward, backward, numbers):
+    def __init__(self, numbers, *times):
         super().__init__()
-        self.times, self.numbers = (forward, backward), numbers
+        self.times, self.numbers = times, numbers
         self.weight = nn.Parameter(torch.ones(1, **DOUBLE))
 
     def forward(self, *values):
@@ -565,36 +404,22 @@ class Timed(nn.Module):
         return Takes.apply(total.expand(-1, self.numbers), *self.times)
 
 
-def timed_step(net, cut, size):
-    x = torch.ones(1, 1, **DOUBLE)
-    part = Part(net, [cut], size)
-    out = part(x)
-    part.backward(None if out is None else out.sum())
-    return d2lpar.now()
-
-
 def test_the_predicted_seconds_of_a_step_are_those_of_the_simulator():
     """What exercise 11.3 expects is what `Part` takes, with free latency."""
-    generator = np.random.default_rng(5)
-    for case in ex_11_3.cases(generator):
+    x = torch.ones(1, 1, **DOUBLE)
+    cluster = Cluster.ideal(2, alpha=0.0, beta=1 / 8000)  # seconds for each byte
+    for case in ex_11_3.cases(np.random.default_rng(5)):
         forward, backward, needs, moved, cut = case.inputs[0]
         numbers = [max(1, round(1000 * seconds)) for seconds in moved]
-        given = forward, backward, needs, [n / 1000 for n in numbers], cut
-        net = [
-            Layer(str(i), partial(Timed, forward[i], backward[i], numbers[i]), x)
-            for i, x in enumerate(needs)
-        ]
-        size = sizes_without_time(net)
-        where = Cluster.ideal(2, alpha=0.0, beta=1 / 8000)
-        how = {"world_size": 2, "backend": "sim", "cluster": where}
-        run = d2lpar.run(timed_step, net, cut, size, **how)
-        expected = ex_11_3.seconds_of_a_step(*given)
-        assert run.results[0] == pytest.approx(expected, rel=1e-9), case.text
+        moved = [n / 1000 for n in numbers]
+        expected = ex_11_3.seconds_of_a_step(forward, backward, needs, moved, cut)
+        rows = zip(numbers, forward, backward, needs, strict=True)
+        net = [Layer("timed", partial(Timed, *what), need) for *what, need in rows]
+        size = run(sizes, net, x, n=1).results[0]
 
+        def timed_step(net=net, cut=cut, size=size):
+            step(Part(net, [cut], size), x, torch.sum)
+            return d2lpar.now()
 
-def sizes_without_time(net):
-    fast = [
-        layer._replace(make=partial(Timed, 0, 0, layer.make.args[2])) for layer in net
-    ]
-    find = lambda: sizes(fast, torch.ones(1, 1, **DOUBLE))
-    return d2lpar.run(find, world_size=1, backend="sim").results[0]
+        found = run(timed_step, cluster=cluster).results[0]
+        assert found == pytest.approx(expected, rel=1e-9), case.text

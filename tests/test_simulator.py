@@ -139,6 +139,11 @@ def computes():
     x.copy_(y), x.zero_(), x.add_(y)
     q = torch.empty(1, 2, 64, 16, requires_grad=True)
     torch.nn.functional.scaled_dot_product_attention(q, q, q).sum().backward()
+    rows, weights = torch.ones(12, 8), torch.ones(3, 8, 16)  # of three experts
+    rows, weights = rows.requires_grad_(), weights.requires_grad_()
+    ends = torch.tensor([5, 5, 12], dtype=torch.int32)
+    y = torch.nn.functional.grouped_mm(rows, weights, offs=ends)
+    y.square().sum().backward()
 
 
 def test_operations_are_charged_by_what_they_read_write_and_multiply():
@@ -149,6 +154,8 @@ def test_operations_are_charged_by_what_they_read_write_and_multiply():
     backward, forward = (e.flops for e in found.values() if "attention" in e.name)
     assert forward == 2 * 2 * 2 * 64 * 64 * 16  # two products, of two heads
     assert backward == 2.5 * forward
+    products = [e.flops for e in run.timeline if e.name.endswith("grouped_mm")]
+    assert products == [2 * 12 * 8 * 16] * 3  # forward, and both gradients
 
 
 def workers():

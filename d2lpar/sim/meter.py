@@ -32,6 +32,7 @@ _OF_GPUS = {  # attention's kernels on the CPU: those on a GPU, whose FLOPs torc
     getattr(_ATEN, f"{_FLASH}_for_cpu{end}", None): getattr(_ATEN, _FLASH + end, None)
     for end in ("", "_backward")
 }
+_GROUPED = getattr(_ATEN, "_grouped_mm", None)  # torch counts no FLOPs of it
 MOST_SHAPES = 10_000  # so many are remembered
 _shapes = {}  # (operation, shapes of its arguments) -> shape of its result
 _kinds = {}  # id of an operation -> (what `_kind` says of it, the operation)
@@ -197,6 +198,10 @@ class Meter(TorchDispatchMode):
         counter = flop_registry.get(_OF_GPUS.get(counted, counted))
         if counter is not None:
             flops = int(counter(*args, **kwargs, out_val=out))
+        elif counted is _GROUPED:  # the groups share the rows, or what is summed over
+            a, b = args[:2]
+            groups = len(a) if a.dim() > b.dim() else 1
+            flops = 2 * a.numel() * b.shape[-1] // groups
         else:
             flops = sum(t.numel() for t in tensors_in((out,)))
         self.charge(name, flops, moved, tensors[0].dtype)
