@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from authoring import commands as authoring
 from conftest import ROOT
+from d2lpar.checks.report import Report, Row
 from d2lpar.cli import main as cli
 from d2lpar.cli import working_copy
 from d2lpar.shared import notebooks
@@ -230,6 +231,45 @@ def test_a_folder_that_cannot_be_written_gets_a_sentence(tmp_path):
     (tmp_path / "file").touch()
     sentence = refused("course", "--to", str(tmp_path / "file"))
     assert sentence.startswith(f"The course cannot be laid out in {tmp_path}/file: ")
+
+
+def reported(path, rights):
+    """The checks of a notebook have reports, of which those of `rights` have passed."""
+    notebook = notebooks.read(path)
+    for cell in notebook["cells"]:
+        if cell["metadata"].get("nbgrader", {}).get("grade"):
+            name = re.search(r'check\("(.*?)"', cell["source"])[1]
+            row = Row("outcome", "as it is", "all", name in rights)
+            data = {"text/plain": str(Report(name, "A title", [row]))}
+            cell["outputs"] = [{"output_type": "display_data", "data": data}]
+        elif "solution" in cell["metadata"].get("nbgrader", {}):
+            cell["source"] = "an answer"
+    notebooks.write(path, notebook)
+
+
+def progress(folder, *words):
+    """Each line of the table that the command prints, in words, and what follows."""
+    result = CliRunner().invoke(cli.app, ["progress", "--to", str(folder), *words])
+    *lines, last = result.stdout.splitlines()
+    return [re.findall(r"[^\s│┃,]+", line) for line in lines], last
+
+
+def test_progress_is_what_the_saved_notebooks_show(tmp_path):
+    folder = tmp_path / "copy"
+    assert refused("progress", "--to", str(folder)).startswith("No copy of the course")
+    working_copy.lay_out(folder)
+    rows, before = progress(folder)
+    assert ["03_splits", *"0 of 4 50 03.1 03.2 03.4".split()] in rows
+    reported(folder / "exercises" / "03_splits.ipynb", {"03.1", "03.3"})
+    chapter = folder / "chapters" / "03_splits.ipynb"
+    chapter.write_bytes(chapter.read_bytes() + b"\n")
+    rows, after = progress(folder)
+    assert ["03_splits", *"yes 2 of 4 30 03.2 03.4".split()] in rows
+    assert (before.split()[0], after.split()[0]) == ("0", "1")
+    rows, last = progress(folder, "--reset")
+    assert ["03_splits", *"yes 0 of 4 50 03.1 03.2 03.4".split()] in rows
+    assert last == before
+    assert "an answer" in (folder / "exercises" / "03_splits.ipynb").read_text()
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="there is no git")

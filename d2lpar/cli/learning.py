@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from ..shared import notebooks
@@ -192,6 +193,30 @@ def _lay_out(to):
     except OSError as error:
         raise Refused(f"The course cannot be laid out in {to}: {error}.") from None
     return to
+
+
+@commands.command()
+def progress(
+    to: Copy = None,
+    reset: Annotated[
+        bool, typer.Option("--reset", help="Take out the reports of all checks first.")
+    ] = False,
+):
+    """Say which exercises have passed, as saved in your copy of the course."""
+    from . import standing, working_copy
+
+    folder = to or working_copy.default()
+    if not working_copy.manifest(folder):
+        raise Refused(f"No copy of the course is in {folder}: d2lpar lab makes one.")
+    with refusing(ValueError, OSError):
+        if reset:
+            standing.reset(folder)
+        found = standing.chapters(folder)
+    table = Table("chapter", "opened", "passed", "minutes left", "short path left")
+    for chapter in found:
+        table.add_row(*chapter.cells)
+    Console().print(table)
+    print(standing.sentence(found))
 
 
 @commands.command()

@@ -70,7 +70,7 @@ def lay_out(folder, source=None):
     folder, source = Path(folder), Path(source or originals())
     if folder.resolve() == source.resolve():
         raise ValueError(f"{folder} holds the originals. Name another folder.")
-    known, laid = _manifest(folder), Laid(folder)
+    known, laid = manifest(folder), Laid(folder)
     for path in sorted(path for kind in KINDS for path in source.glob(kind)):
         name = path.relative_to(source).as_posix()
         if not NEWER.search(path.stem):
@@ -139,11 +139,17 @@ def _text(data):
     return json.dumps([cell for cell in cells if cell[1].strip()]).encode()
 
 
+def changed(folder, name, known):
+    """Whether a file was saved since it was laid out, if only with other outputs."""
+    was = known.get(name, {}).get("bytes")
+    return was is not None and was != _hash((folder / name).read_bytes())
+
+
 def _hash(data):
     return hashlib.sha256(data).hexdigest()
 
 
-def _manifest(folder):
+def manifest(folder):
     """What is known of the files in `folder`; nothing where there is no manifest."""
     try:
         known = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]
