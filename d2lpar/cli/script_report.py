@@ -2,7 +2,9 @@
 
 import json
 import os
+import re
 from collections import Counter
+from linecache import getlines
 
 from ..report.runs import text_table
 from ..report.units import counted, show_bytes, show_seconds
@@ -11,6 +13,7 @@ from .steps import near_place, step, told
 
 ROWS = 12  # lines of the table of calls
 VERSION = 1  # of the file; another one may name other facts
+DATES = re.compile(r"\bdatetime\.(now|utcnow|today)\(")
 KIND = "d2lpar simulate"  # how such a file says what it is
 
 
@@ -31,7 +34,7 @@ def facts(program, run, error, marks):
         "calls": _calls(run, program),
         "peak_memory": list(run.peak_memory or ()),
         "gpu_memory": gpu.memory if gpu else None,
-        "notes": sentences + shared_gpus(run) + unreal(run, program.shapes),
+        "notes": sentences + shared_gpus(run) + unreal(run, program),
     }, line
 
 
@@ -76,15 +79,22 @@ def _memory(peaks, whole):
     return f"peak memory: {show_bytes(most)} on {where}{part}"
 
 
-def unreal(run, shapes):
-    """Sentences where a GPU could not hold what it has, or `shapes` had no effect."""
+def unreal(run, program):
+    """Sentences on memory that a GPU lacks, --shapes without effect, a real clock."""
     gpu, said = run.cluster and run.cluster.gpu, []
+    if run.clock == "virtual" and DATES.search("".join(getlines(program.path))):
+        said.append(
+            "datetime tells the time of this machine, and time.time() and "
+            "time.perf_counter() that of the simulated cluster."
+        )
     if gpu and max(run.peak_memory or [0]) > gpu.memory:
         said.append(
             f"On a real {gpu.name} this ends with torch.OutOfMemoryError: a rank holds "
             f"more than its {show_bytes(gpu.memory)}."
         )
-    if shapes and not any(used is not None and used.gpus for used in run.results):
+    if program.shapes and not any(
+        used is not None and used.gpus for used in run.results
+    ):
         said.append(
             "--shapes had no effect: the script put nothing on a GPU, so all of it was "
             "computed on the host, whose work takes no time here."
