@@ -42,8 +42,8 @@ SHARDS = """
         fully_shard(layer, mp_policy=policy)
     fully_shard(net, mp_policy=policy)
     net.to_empty(device="cuda")
-    for p in net.parameters():
-        nn.init.normal_(p)
+    for layer in net:
+        layer.q.reset_parameters(), layer.out.reset_parameters()
     optimizer = torch.optim.SGD(net.parameters(), momentum=0.9, foreach=True)
     for step in range(3):
         net(torch.randn(2, 8, 64).to("cuda")).square().mean().backward()

@@ -92,9 +92,8 @@ def unreal(run, program):
             f"On a real {gpu.name} this ends with torch.OutOfMemoryError: a rank holds "
             f"more than its {show_bytes(gpu.memory)}."
         )
-    if program.shapes and not any(
-        used is not None and used.gpus for used in run.results
-    ):
+    ended = all(used is not None for used in run.results)
+    if program.shapes and ended and not any(used.gpus for used in run.results):
         said.append(
             "--shapes had no effect: the script put nothing on a GPU, so all of it was "
             "computed on the host, whose work takes no time here."

@@ -160,11 +160,22 @@ def _fused(
     return kernel(query, key, value, attn_mask, keeps, *about, scale=scale)[0]
 
 
+def _uniform(gpus, func, tensor, *args, **kwargs):
+    """Of DTensors torch asks CUDA here, and a normal draw costs the same."""
+    if hasattr(tensor, "placements") and tensor.to_local().is_meta:
+        with torch.no_grad():
+            return tensor.normal_()
+    return func(tensor, *args, **kwargs)
+
+
 class OnShapes(OnHost):
     """Inside, tensors for a GPU have shapes alone, those of the host their values."""
 
     special = OnHost.special | {
-        torch.nn.functional.scaled_dot_product_attention: _attention
+        torch.nn.functional.scaled_dot_product_attention: _attention,
+        torch.nn.init.kaiming_uniform_: _uniform,
+        torch.nn.init.uniform_: _uniform,
+        torch.Tensor.uniform_: _uniform,
     }
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
