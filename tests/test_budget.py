@@ -19,7 +19,7 @@ BUDGET = {
     "d2lpar": 1_350,
     "d2lpar/allreduce": 1_018,
     "d2lpar/checks": 2_928,
-    "d2lpar/cli": 2_252,
+    "d2lpar/cli": 2_246,
     "d2lpar/experts": 510,
     "d2lpar/failures": 918,
     "d2lpar/grade": 2_478,
@@ -33,17 +33,17 @@ BUDGET = {
     "d2lpar/sequence": 903,
     "d2lpar/sharding": 440,
     "d2lpar/shared": 923,
-    "d2lpar/sim": 4_795,
+    "d2lpar/sim": 4_794,
     "d2lpar/tensor_parallel": 569,
     "pictures": 167,
     "site": 889,
     "solutions": 12_946,
-    "tests": 26_843,
+    "tests": 26_845,
     "tests/colab": 80,
     "tests/pretend": 1_650,
 }
-PACKAGE = 32_638  # the rooms of d2lpar/
-EVERYTHING = 77_906
+PACKAGE = 32_631  # the rooms of d2lpar/
+EVERYTHING = 77_901
 FOLDERS = "authoring bench d2lpar pictures site solutions tests".split()
 
 

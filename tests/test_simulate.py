@@ -399,8 +399,6 @@ def test_a_gpu_is_on_the_host_and_its_clock_is_the_clusters(folder):
         with torch.autocast("cuda"):
             net = torch.compile(nn.Linear(2, 2)).cuda()
             print(x.dtype, (x @ x).dtype, net.weight.device)
-        import datetime
-        datetime.datetime.now()
         """
     importlib.import_module("torch._dynamo")  # which replaces `torch.manual_seed`
     holders = torch, torch.cuda, torch.accelerator, torch.distributed, signal
@@ -413,7 +411,6 @@ def test_a_gpu_is_on_the_host_and_its_clock_is_the_clusters(folder):
     assert "peak memory: 3.1" in result.stdout
     assert "3600 s virtual" in result.stdout
     assert "Note: torch.compile is left out" in result.stdout
-    assert "Note: datetime tells the time of this machine" in result.stdout
 
 
 def test_a_gpu_in_a_backward_pass_and_what_it_says_of_itself(folder):
@@ -648,7 +645,9 @@ def test_reports_in_files_stand_side_by_side(folder):
     assert re.search(r"\nall_reduce +\d\S+ MB +\d\S+ MB +4.00\n", second.stdout)
     only = CliRunner().invoke(cli.app, ["simulate", "--compare", "a.json", "b.json"])
     assert re.search(row, only.stdout) and only.stdout in second.stdout
-    failed = call(folder, "-n", "1", "--json", "c.json", train="import torch\n1 / 0")
+    train = "import torch\nfrom datetime import datetime\ndatetime.now()\n1 / 0"
+    failed = call(folder, "-n", "1", "--json", "c.json", train=train)
+    assert "Note: datetime tells the time of this machine" in failed.stdout
     assert "Note: " not in first.stdout
     assert failed.exit_code == 1
     kept = json.loads((folder / "c.json").read_text())

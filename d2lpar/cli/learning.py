@@ -88,6 +88,13 @@ def _package(text):
 
 
 Own, Share = _package("Each rank loads it."), _package("It is loaded once, for all.")
+Cluster = Annotated[
+    str | None, typer.Option(help="Such as 8xA100, or 4x8xH100 for four nodes.")
+]
+Patience = Annotated[
+    float, typer.Option(help="Seconds that ranks may take without progress.")
+]
+Shown = Annotated[Output, typer.Option(help="The ranks whose prints are shown.")]
 Network = Annotated[str, typer.Option(help="Between the nodes, per network card.")]
 Gloo = Annotated[bool, typer.Option("--gloo", help="Real processes here, measured.")]
 NoValues = Annotated[
@@ -115,9 +122,7 @@ def simulate(
         typer.Option("-n", "--ranks", min=1, help="Those of the cluster, else 4."),
     ] = None,
     module: Module = False,
-    cluster: Annotated[
-        str | None, typer.Option(help="Such as 8xA100, or 4x8xH100 for four nodes.")
-    ] = None,
+    cluster: Cluster = None,
     network: Network = "100Gb",
     gloo: Gloo = False,
     shapes: NoValues = False,
@@ -125,14 +130,10 @@ def simulate(
     timeline: Timeline = None,
     json: Json = None,
     compare: Compare = None,
-    output: Annotated[
-        Output, typer.Option(help="The ranks whose printed lines are shown.")
-    ] = Output.all,
+    output: Shown = Output.all,
     own: Own = None,
     share: Share = None,
-    timeout: Annotated[
-        float, typer.Option(help="Seconds that ranks may take without progress.")
-    ] = 60.0,
+    timeout: Patience = 60.0,
 ):
     """Run a script written for torchrun on simulated ranks; its arguments follow.
 

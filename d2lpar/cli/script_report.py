@@ -8,6 +8,7 @@ from linecache import getlines
 
 from ..report.runs import text_table
 from ..report.units import counted, show_bytes, show_seconds
+from ..shared.notebooks import write_bytes
 from .console import Refused
 from .steps import near_place, step, told
 
@@ -123,17 +124,8 @@ def shared_gpus(run):
 
 def write(facts, path):
     """The file holds the facts as JSON."""
-    write_text(json.dumps(facts, indent=1, allow_nan=False) + "\n", path)
-
-
-def write_text(text, path):
-    """The file holds the text, or, where that fails, what it held before."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        draft.write_text(text, encoding="utf-8")
-        os.replace(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)
+    text = json.dumps(facts, indent=1, allow_nan=False) + "\n"
+    write_bytes(path, text.encode())
 
 
 def read(path):

@@ -15,6 +15,7 @@ from ..report import player
 from ..report.errors import DeadlockError, Interrupted, MismatchError, RankError
 from ..report.places import place
 from ..report.units import counted, show_seconds
+from ..shared.notebooks import write_bytes
 from ..sim.cluster import Cluster
 from ..sim.patching import patched_environment
 from . import script_report
@@ -224,4 +225,4 @@ def write_timeline(line, path):
 
 def _write_page(line, path):
     body = line.play()._repr_mimebundle_()[0]["text/html"]
-    script_report.write_text(PAGE.format(title=path.stem, body=body), path)
+    write_bytes(path, PAGE.format(title=path.stem, body=body).encode())

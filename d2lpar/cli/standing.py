@@ -25,7 +25,7 @@ class Chapter:
 
     @property
     def cells(self):
-        """Of a table."""
+        """The texts of its row in a table."""
         minutes = sum(each.minutes for each in self.left)
         short = ", ".join(each.name for each in self.left if each.short)
         done, every = len(self.passed), len(self.passed) + len(self.left)

@@ -4,7 +4,6 @@ import functools
 
 import torch
 
-from .here import here
 from .tensors import after_backward, inside_backward
 
 
@@ -57,7 +56,7 @@ def collecting(original):
 
     @functools.wraps(original)
     def _collect_all(futures):
-        for future in futures if here.engine else ():
+        for future in futures:
             if isinstance(future, Later):
                 future.chained()
         return original(futures)
