@@ -412,7 +412,7 @@ def test_only_the_overlapped_one_sends_during_backward(make, sums, early):
 
 
 def test_optimizers_work_while_later_buckets_travel():
-    step = partial(run, one_step, each_alone(BucketedDDP), cluster="2xK80")
+    step = partial(run, one_step, each_alone(BucketedDDP), 512, cluster="2xK80")
     hidden, after = (step(step=when) for when in ("in", "after"))
     assert hidden.elapsed < 0.95 * after.elapsed
     assert hidden.bytes_sent == after.bytes_sent

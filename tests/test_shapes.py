@@ -203,6 +203,41 @@ def test_a_call_in_a_side_stream_is_hidden(folder, shapes):
 
 
 @pytest.mark.parametrize("options", [[], ["--shapes"]])
+def test_each_stream_has_a_clock_of_its_own(folder, options):
+    """What is asked for later in a side stream runs beside what is still computed."""
+    body = """
+    x, side = torch.ones(1 << 24, device="cuda"), torch.cuda.Stream()
+    work = torch.ones(1024, 1024, device="cuda")
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(4)]
+    begin, computed, reduced, end = events
+    torch.cuda.synchronize()
+    begin.record()
+    for _ in range(PRODUCTS):
+        work @ work
+    computed.record()
+    with side:
+        side.wait_event(begin)
+        y = x * 2
+        dist.all_reduce(y)
+        z = y + 1
+        reduced.record()
+    side.synchronize()
+    end.record()
+    print("at", *(begin.elapsed_time(event) for event in events[1:]))
+    """
+    took = {}
+    for products in (1, 20):
+        code = script(body.replace("PRODUCTS", str(products)))
+        result = call(folder, "-n", "2", "--cluster", "2xA100", *options, **code)
+        words = result.stdout.split(" at ")[1].split()
+        took[products] = [float(word) for word in words[:3]]
+    (few, alone, last), (many, beside, whole) = took.values()
+    assert few < alone == last and alone < beside < many < whole < 1.05 * many
+    launches = 19 * Cluster.of("2xA100").launch_seconds(0) * 1e3
+    assert beside - alone == pytest.approx(launches)
+
+
+@pytest.mark.parametrize("options", [[], ["--shapes"]])
 def test_a_side_stream_that_nobody_waits_for_is_a_race(folder, options):
     body = script(SIDE.format(then=""))
     words = "-n", "2", "--cluster", "2xA100", *options

@@ -57,6 +57,7 @@ class Call:
     source = None  # the sender of a message, where it is known
     waited_for = False  # has the rank begun to wait for it?
     handed_on = False  # does a future tell somebody else that it is complete?
+    asked = 0.0  # when the rank has begun it, in virtual time
     done, finish = False, 0.0  # is it complete, and since when, in virtual time
     start = None  # when its bytes began to move; then it is known when it will finish
     spans = None  # the memory that it uses, where somebody has asked; see `sim.races`

@@ -6,6 +6,7 @@ any will do); a message takes the oldest receive.  This is MPI's order.
 
 import itertools
 from collections import defaultdict
+from functools import partial
 
 from ..report import explain
 from ..report.calls import cost_of, disagreement, part_of, reduced
@@ -52,7 +53,7 @@ class Matching:
 
     def send(self, now, group, call):
         """A rank has begun this send at virtual time `now`."""
-        message = _Message(next(self._ids), call)
+        message, call.asked = _Message(next(self._ids), call), now
         if self.buffered and message.nbytes <= EAGER:
             with raw_tensors():
                 message.data = call.inputs[0].clone()
@@ -68,7 +69,7 @@ class Matching:
 
     def receive(self, now, group, call):
         """A rank has begun this receive at virtual time `now`."""
-        key = (group, call.rank, call.tag)
+        key, call.asked = (group, call.rank, call.tag), now
         waiting = self._sends[key]
         for i, message in enumerate(waiting):
             if call.peer is None or call.peer == message.send.rank:
@@ -83,9 +84,17 @@ class Matching:
             self._disagree(sent, receive, explain.ENDS_DIFFER)
         message.receive, receive.source = receive, sent.rank
         if message.data is None:
-            self._travel(now, message)
+            self._together(now, [sent, receive], self._travel, message)
         elif message.arrived is not None:
             self._deliver(message, max(now, message.arrived))
+
+    def _together(self, now, calls, begin, *args):
+        """Begin as soon as all ranks have asked for it; a stream may be in the past."""
+        ready = max(call.asked for call in calls)
+        if ready > now:
+            self.sim.at(ready, partial(begin, ready, *args))
+        else:
+            begin(ready, *args)
 
     def _travel(self, now, message):
         call = message.send
@@ -120,7 +129,7 @@ class Matching:
         """A rank has begun this collective at virtual time `now`."""
         calls = self._joined.setdefault((group, call.seq), {})
         self._check(calls, call)
-        calls[call.index] = call
+        calls[call.index], call.asked = call, now
         if len(calls) < len(call.ranks):
             return
         del self._joined[group, call.seq]
@@ -137,7 +146,7 @@ class Matching:
                 engine.record("comm", call.kind, start, stop, size, **about)
                 self.sim.complete(each, stop)
 
-        self.network.collective(now, cost, calls, done)
+        self._together(now, calls, self.network.collective, cost, calls, done)
 
     def _check(self, calls, call):
         """Raise MismatchError where this call does not fit those already there."""

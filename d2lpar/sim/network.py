@@ -4,6 +4,7 @@ A transfer needs the sender's out-port, the receiver's in-port and every shared 
 its way, all at once: the ports for alpha + bytes / bandwidth, a shared link only while
 bytes pass, for bytes / bandwidth, since latency passes on the way behind it.  Transfers
 that find something busy wait, and are served in the order in which they became ready.
+One that a stream of a GPU has asked for in the past begins when its way was last free.
 """
 
 import itertools
@@ -19,7 +20,7 @@ class Network:
 
     def __init__(self, cluster, at):
         self.cluster, self.at = cluster, at
-        self._busy = set()
+        self._busy, self._freed = set(), {}  # resources; when it was last free
         self._waiting = defaultdict(list)  # resource -> transfers
         self._orders = itertools.count()
         self._ways = {}  # (src, dst) -> (alpha, bandwidth, what it needs)
@@ -54,7 +55,8 @@ class Network:
         needs = transfer[1] + transfer[2]
         if self._busy.isdisjoint(needs):
             self._busy.update(needs)
-            self._begin(now, *transfer[1:])
+            freed = max(self._freed.get(need, 0.0) for need in needs)
+            self._begin(max(now, freed), *transfer[1:])
         else:
             blocker = next(need for need in needs if need in self._busy)
             self._waiting[blocker].append(transfer)
@@ -69,6 +71,7 @@ class Network:
 
     def _free(self, now, needs, done=None):
         self._busy.difference_update(needs)
+        self._freed.update(dict.fromkeys(needs, now))
         if done is not None:
             done()
         if self._waiting:

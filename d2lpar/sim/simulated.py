@@ -41,9 +41,10 @@ class SimulatedEngine(Engine):
     def __init__(self, sim, rank):
         super().__init__(rank, sim.n)
         self.sim, self.cluster = sim, sim.cluster
-        self.clock = 0.0  # of the device: when it has done all that was asked for
+        self.clock = 0.0  # of the device, or the stream that works: when all is done
         self.host = 0.0  # of the thread that asks: it runs ahead, launch by launch
-        self._paid = 0.0  # until when overlap is accounted for
+        self._paid, self._computed = 0.0, []  # until when overlap is paid; since then
+        self.aside = []  # (start, finish) of calls that a side stream has waited for
         self.baton = threading.Lock()
         self.baton.acquire()
         self.state, self.blocked = "running", None
@@ -138,11 +139,18 @@ class SimulatedEngine(Engine):
             self.blocked = call
             self.sim.hand_on(self)
             self.blocked = None
-        self._contend()
-        if call.finish > self.clock:
-            self.record("compute", "wait", self.clock, call.finish, where=call.where)
-            self.clock = call.finish
+        if self.beside:
+            self.aside.append((call.start, call.finish))
+        self.reach(call.finish, call.where)
         self.waited(call)
+
+    def reach(self, moment, where):
+        """The device, or the stream that it works in, goes on at this moment."""
+        self._contend()
+        if moment > self.clock:
+            if not self.beside:
+                self.record("compute", "wait", self.clock, moment, where=where)
+            self.clock = moment
 
     def poll(self, call):
         """Is the call complete?  To look takes a moment, in which others go on."""
@@ -161,22 +169,16 @@ class SimulatedEngine(Engine):
         The kernels that communicate take processors and memory bandwidth.  The time
         is added where the rank calls the next time; gives whether it is any.
         """
-        before, self._paid = self._paid, self.clock
-        if before == self.clock or not self.cluster.contention:
+        if self.beside or self._paid == self.clock or not self.cluster.contention:
             return False  # nothing was computed, or nobody is the slower for it
-        moving = [
-            (max(c.start, before), c.finish)
-            for c in self.open.values()
-            if c.start is not None and c.finish > before
+        before, self._paid = self._paid, self.clock
+        flying = [
+            (c.start, c.finish) for c in self.open.values() if c.start is not None
         ]
-        if not moving:
-            return False
-        both = 0.0
-        for _, stream, name, begin, end, *_ in reversed(self.events):
-            if stream == "compute" and name not in ("wait", "sleep", "slowed"):
-                if end <= before:
-                    break
-                both += _covered(begin, end, moving)
+        flying += self.aside
+        moving = [(max(start, before), end) for start, end in flying if end > before]
+        both = sum(_covered(*span, moving) for span in self._computed)
+        self._computed, self.aside = [], []
         if both:
             begin, where = self.clock, where_called()
             self._paid = self.clock = begin + both * self.cluster.contention
@@ -212,8 +214,8 @@ class SimulatedEngine(Engine):
         The event holds the time in which the device waits for the launch, too.
         """
         cluster, begin = self.cluster, self.clock
-        if name == EMPTY:
-            return  # the allocator of a GPU keeps its memory
+        if name == EMPTY or (name == ITEM and torch_private.number_of_steps()):
+            return  # the allocator of a GPU keeps its memory, the host these numbers
         seconds = cluster.compute_seconds(self.rank, flops, nbytes, dtype)
         self.host += cluster.launch_seconds(self.rank)
         self.clock = max(self.clock, self.host) + seconds
@@ -221,6 +223,8 @@ class SimulatedEngine(Engine):
             self.host = self.clock
         about = {"where": where_called(), "label": self.label}
         name = name.rstrip("_")
+        if self.cluster.contention and not self.beside:
+            self._computed.append((begin, self.clock))
         self.record("compute", name, begin, self.clock, nbytes, flops, **about)
 
     def storage_resized(self, storage):

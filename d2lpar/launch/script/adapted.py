@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
 from ...report.engine import _OURS, is_users
-from ...sim.torch_private import draws_of_dtensors
+from ...sim.torch_private import done_on_gpus
 from . import played_cuda
 from .streams import mine
 
@@ -233,7 +233,7 @@ def changes():
         (BaseProcess, "join", _join),
     ]
     yield from played_cuda.changes()
-    yield from draws_of_dtensors()
+    yield from done_on_gpus()
     yield torch, "Generator", lambda _: PlayedGenerator
     yield atexit, "register", played_cuda.instead(_at_exit, to_the_script=True)
     for holder, name, change in table:

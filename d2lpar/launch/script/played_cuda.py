@@ -27,7 +27,7 @@ def _synchronize(gpus, device=None):
     """The GPU has done all that it was asked for, and NCCL's calls are part of it."""
     if gpus.plays_nccl():
         gpus.engine.wait_for_all()
-    gpus.engine.caught_up()
+    gpus.catch_up()
 
 
 def _one_work(usual):
@@ -87,7 +87,7 @@ _PLAYED = {
     "memory_stats": _statistics,
     "initial_seed": lambda gpus: torch.initial_seed(),
     "stream": PlayedGpus.on_stream,
-    "set_stream": lambda gpus, stream: setattr(gpus, "stream", stream),
+    "set_stream": lambda gpus, stream: gpus.switch(stream) and None,
     "current_stream": lambda gpus, *_, **__: gpus.stream,
     "default_stream": lambda gpus, *_, **__: gpus.main,
     "get_rng_state": lambda gpus, device=None: torch.get_rng_state(),

@@ -5,11 +5,13 @@ the host; what `torch.cuda` answers is in `played_cuda`.
 """
 
 import contextlib
+import sys
 from types import SimpleNamespace
 
 import torch
 from torch.overrides import TorchFunctionMode
 
+from ...report.engine import _TORCH, where_called
 from ...sim.hardware import PROCESSORS
 from .streams import CPU, Stream
 
@@ -34,6 +36,7 @@ class PlayedGpus:
         self.at_exit = []  # what the script wants to be called at its end
         self.gpu = cluster.gpu if cluster else None
         self.main = self.stream = Stream()
+        self.latest = 0.0  # when all other streams have done what they were asked for
         self.drawn = [SEED, 0]  # its generator: seed, numbers
         self.draws_agree = False  # of all ranks, for DTensors
 
@@ -76,11 +79,27 @@ class PlayedGpus:
     @contextlib.contextmanager
     def on_stream(self, stream):
         """Inside, the rank asks its GPU in this stream."""
-        before, self.stream = self.stream, stream or self.stream
+        before = self.switch(stream or self.stream)
         try:
             yield stream
         finally:
-            self.stream = before
+            self.switch(before)
+
+    def switch(self, stream):
+        """From now on the GPU is asked in this stream; gives the one before.
+
+        Each stream has a clock of its own.  What it is asked for begins when the host
+        has asked and the stream is free, whatever others still do.
+        """
+        before, engine, self.stream = self.stream, self.engine, stream
+        if engine.clock is not None and stream is not before:
+            before.clock, engine.clock = engine.clock, stream.clock
+            engine.beside = stream is not self.main
+            if engine.beside:
+                engine.clock = max(stream.clock, engine.host)
+            if before is not self.main:
+                self.latest = max(self.latest, before.clock)
+        return before
 
     def postpones(self, work):
         """Does the stream wait for this call, and the rank go on?"""
@@ -95,11 +114,23 @@ class PlayedGpus:
 
     def follow(self, stream, other):
         """The stream goes on after the other one, or after an event."""
-        for work in self.in_flight(other):
-            if stream is self.main:
-                self.engine.wait(work.call)
-            else:
-                stream.works.append(work)
+        moment = self.moment(other)
+        with self.on_stream(stream):
+            for work in self.in_flight(other):
+                if stream is self.main:
+                    self.engine.wait(work.call)
+                else:
+                    stream.works.append(work)
+            if self.engine.clock is not None:
+                self.engine.reach(moment, where_called())
+
+    def catch_up(self, with_all_of=None):
+        """The host waits for a stream or an event, or for all that the GPU does."""
+        if with_all_of is not None:
+            self.follow(self.main, with_all_of)
+        elif self.engine.clock is not None:
+            self.engine.reach(self.latest, where_called())
+        self.engine.caught_up()
 
     def in_order(self, call):
         """Does the rank's stream use what the call does after it?"""
@@ -146,14 +177,18 @@ class PlayedGpus:
         return "nccl" in (self.engine.asked or "nccl")
 
     def settle(self):
-        """The rank's peak is that of the whole run."""
+        """The rank's peak is that of the whole run, which ends when all streams do."""
+        if self.engine.clock is not None:
+            self.engine.clock = max(self.engine.clock, self.latest)
         if self._peak:
             self.engine.meter.peak = max(self.engine.meter.peak, self._peak)
 
-    def moment(self):
-        """The time when the device has done all that it was asked for, in seconds."""
-        clock = getattr(self.engine, "clock", None)
-        return self.engine.now() if clock is None else clock
+    def moment(self, of):
+        """Seconds until a stream has done all that it was asked, or an event was."""
+        clock = self.engine.clock
+        if clock is None:
+            return self.engine.now()
+        return clock if of is self.stream else of.clock or 0.0
 
 
 class OnHost(TorchFunctionMode):
@@ -182,8 +217,9 @@ def _to(gpus, func, tensor, *args, **kwargs):
     if gpus.shapes is not None and moved and moved[0] is not args[0]:
         gpus.shapes.moves(tensor)
     out = func(tensor, *moved, **kwargs)
-    back = args and moved[0] is args[0] and str(args[0]) == "cpu"
-    return out.clone() if back and out is tensor else out
+    back = out is tensor and args and moved[0] is args[0] and str(args[0]) == "cpu"
+    caller = sys._getframe(2).f_code.co_filename
+    return out.clone() if back and not caller.startswith(_TORCH) else out
 
 
 def _cuda(gpus, func, tensor, device=None, *args, **kwargs):

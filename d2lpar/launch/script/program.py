@@ -70,7 +70,9 @@ def read(path):
 def _stepped(optimizer, args, kwargs):
     """Mark that an optimizer of this rank has made a step; torch calls it."""
     if gpus := mine():
-        gpus.marks.append((id(optimizer), gpus.moment(), len(gpus.engine.entries)))
+        gpus.marks.append(
+            (id(optimizer), gpus.moment(gpus.main), len(gpus.engine.entries))
+        )
 
 
 @contextlib.contextmanager

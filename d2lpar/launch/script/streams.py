@@ -1,7 +1,8 @@
 """A GPU's streams and events, on a rank's clock.
 
-Calls of NCCL that a stream waits for hold up that stream alone: others, and the rank,
-go on until they wait for it, or for an event that was recorded in it.
+Each stream has a clock of its own: what one computes, and the calls of NCCL that it
+waits for, hold up that stream alone.  Others, and the rank, go on until they wait for
+it or for an event that was recorded in it.
 """
 
 import torch
@@ -21,16 +22,16 @@ class Event:
     """`torch.cuda.Event`, on the rank's clock."""
 
     def __init__(self, *args, **kwargs):
-        self._moment, self.works = None, []
+        self.clock, self.works = None, []
 
     def record(self, stream=None):
         gpus = mine()
-        self._moment = gpus.moment()
-        self.works = gpus.in_flight(stream or gpus.stream)
+        stream = stream or gpus.stream
+        self.clock, self.works = gpus.moment(stream), gpus.in_flight(stream)
 
     def elapsed_time(self, other):
         """Milliseconds from this event to the other."""
-        return (other._moment - self._moment) * 1e3
+        return (other.clock - self.clock) * 1e3
 
     def query(self):
         return True
@@ -39,20 +40,18 @@ class Event:
         (stream or mine().stream).wait_event(self)
 
     def synchronize(self):
-        mine().engine.caught_up()
+        mine().catch_up(self)
 
 
 class Stream:
-    """`torch.cuda.Stream`: calls of NCCL that it waits for do not hold up others.
-
-    What it computes is done at once, in the rank's own order.
-    """
+    """`torch.cuda.Stream`; values are computed at once, in the rank's own order."""
 
     cuda_stream = stream_id = device_index = 0
     device_type = 1  # torch's number for CUDA
 
     def __init__(self, *args, **kwargs):
-        self.device, self.works = CPU, []
+        self.device, self.works, self.clock = CPU, [], 0.0
+        self._before = []  # the streams in use where it was entered
 
     def wait_stream(self, stream):
         mine().follow(self, stream)
@@ -67,11 +66,11 @@ class Stream:
     def query(self):
         return True
 
-    def synchronize(self):
-        mine().engine.caught_up()
+    synchronize = Event.synchronize
 
     def __enter__(self):
+        self._before.append(mine().switch(self))
         return self
 
     def __exit__(self, *_):
-        pass
+        mine().switch(self._before.pop())

@@ -1,15 +1,21 @@
-"""Random DTensors of ranks whose GPUs are played, as CUDA's generator draws them.
+"""What torch does otherwise with tensors of a GPU, for ranks whose GPUs are played.
 
-Its state is a seed and how much was drawn.  Replicas draw the same numbers and shards
-different ones; before the first draw all ranks take over the state of rank 0.
+Random DTensors are drawn as CUDA's generator draws them.  Its state is a seed and how
+much was drawn.  Replicas draw the same numbers and shards different ones; before the
+first draw all ranks take over the state of rank 0.
+
+Optimizers and clipping hand whole lists of tensors to one call.  The numbers of an
+optimizer's steps are on the host, which asks for them without waiting for the GPU.
 """
 
 import contextlib
 import math
+import sys
 
 import torch
 import torch.distributed as dist
 
+from ...report.engine import _OURS
 from .here import current_engine
 
 
@@ -38,10 +44,30 @@ class _Tracker:
             yield
 
 
-def draws_of_dtensors():
+def done_on_gpus():
     """What `patched` replaces where GPUs are played: (module, name, new)."""
     from torch.distributed.tensor import _dispatch, _random
+    from torch.utils import _foreach_utils
 
     yield _random, "_rng_tracker", lambda _: _Tracker()
     for module in (_random, _dispatch):
         yield module, "is_rng_supported_mesh", lambda _: lambda mesh: True
+    for module in (_foreach_utils, sys.modules[torch.optim.Optimizer.__module__]):
+        yield module, "_get_foreach_kernels_supported_devices", _in_lists
+
+
+def _in_lists(usual):
+    def kinds():
+        engine = current_engine()
+        played = engine is not None and engine.gpus is not None and engine.gpus.used
+        return usual() + (["cpu", "meta"] if played else [])
+
+    return kinds
+
+
+def number_of_steps():
+    """Is it an optimizer that asks for a value now, the number of its steps?"""
+    frame = sys._getframe(1)
+    while frame.f_code.co_filename.startswith(_OURS):
+        frame = frame.f_back
+    return frame.f_code.co_name == "_get_value"
