@@ -13,8 +13,8 @@ from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.writers.html5 import HTML5Translator
 
 ALT = re.compile(r'\balt="[^"]*"')
-# Behind a dot, an underscore or an open bracket, and where a word of CamelCase begins.
-BREAK = re.compile(r"(?<=\w[._(=/])(?=\w)|(?<=[a-z])(?=[A-Z])")
+# Behind a dot, an underscore or an open bracket, and in CamelCase; but not in ZeRO.
+BREAK = re.compile(r"(?<=\w[._(=/])(?=\w)|(?<=[a-z]{3})(?=[A-Z])")
 
 
 def large(number, picture, alt):

@@ -429,18 +429,17 @@ function heightOf(view, panel, event) {
 
 function drawArrow(ctx, view, from, to, flies) {
   ctx.fillStyle = view.ink;
-  ctx.globalAlpha = flies ? 1 : 0.75;
   ctx.beginPath();
   ctx.moveTo(from.x, from.y);
   ctx.lineTo(to.x, to.y);
   const wide = flies ? 1.6 : 0.8;
-  for (const [colour, width] of [[view.paper, wide + 1.4], [view.ink, wide]]) {
+  for (const [colour, width] of [[view.paper, wide + 2.4], [view.ink, wide]]) {
     ctx.strokeStyle = colour; // first paper: ink is seen on every bar
     ctx.lineWidth = width;
     ctx.stroke();
   }
   ctx.strokeStyle = view.paper;
-  ctx.lineWidth = flies ? 1 : 2;
+  ctx.lineWidth = flies ? 1 : 3;
   ctx.beginPath();
   if (flies) {
     ctx.arc(to.x, to.y, 4.5, 0, 2 * Math.PI);
@@ -453,7 +452,6 @@ function drawArrow(ctx, view, from, to, flies) {
   }
   ctx.stroke();
   ctx.fill();
-  ctx.globalAlpha = 1;
 }
 
 // A round step of time, so that labels have room.
