@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from ..shared import notebooks
@@ -175,7 +174,10 @@ def lab(context: typer.Context, to: Copy = None):
     ready()
     if importlib.util.find_spec("jupyterlab") is None:
         raise Refused(f"JupyterLab is not installed. {LAB}")
+    from . import standing
+
     folder = _lay_out(to).resolve()
+    print(standing.sentence(standing.chapters(folder)), flush=True)
     words = [f"--ServerApp.root_dir={folder}", *context.args]
     words.append(str(folder / "chapters" / "00_start.ipynb"))
     try:
@@ -212,12 +214,7 @@ def progress(
     with refusing(ValueError, OSError):
         if reset:
             standing.reset(folder)
-        found = standing.chapters(folder)
-    table = Table("chapter", "opened", "passed", "minutes left", "short path left")
-    for chapter in found:
-        table.add_row(*chapter.cells)
-    Console().print(table)
-    print(standing.sentence(found))
+        standing.show(folder)
 
 
 @commands.command()

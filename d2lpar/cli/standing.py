@@ -7,6 +7,9 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rich.console import Console
+from rich.table import Table
+
 from ..report.units import counted
 from ..shared import notebooks
 from . import catalogue, working_copy
@@ -47,6 +50,19 @@ def chapters(folder):
             for each in catalogue.listed(notebooks.read(notebooks.originals() / tasks)):
                 (chapter.passed if each.name in done else chapter.left).append(each)
     return found
+
+
+def show(folder=None):
+    """Print a row for each chapter, and what is left of the short path.
+
+    Without a folder it is the working copy that this notebook is in, or the course.
+    """
+    folder = folder or working_copy.around() or notebooks.originals()
+    table = Table("chapter", "opened", "passed", "minutes left", "short path left")
+    for chapter in (found := chapters(folder)):
+        table.add_row(*chapter.cells)
+    Console().print(table)
+    print(sentence(found))
 
 
 def sentence(found):

@@ -51,12 +51,18 @@ def default():
     It is the working copy that this folder is in, `work` in a clone, and
     `d2lpar-course` in this folder where the course comes from the installed package.
     """
-    here = Path.cwd()
-    for folder in (here, *here.parents):
-        if (folder / MANIFEST).is_file():
-            return folder
+    if folder := around():
+        return folder
     source = originals()
-    return here / "d2lpar-course" if source == installed() else source / "work"
+    alone = source == installed()
+    return Path.cwd() / "d2lpar-course" if alone else source / "work"
+
+
+def around():
+    """Return the working copy that this folder is in, or None."""
+    here = Path.cwd()
+    copies = (f for f in (here, *here.parents) if (f / MANIFEST).is_file())
+    return next(copies, None)
 
 
 def lay_out(folder, source=None):
