@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
 from PIL import Image
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -25,7 +26,15 @@ from d2lpar.report.timeline import Timeline
 from d2lpar.report.units import show_bytes, show_seconds
 
 
-def message(number, src, dst, start, stop, size):
+def work(rank, start, stop, name="mm", label=None):
+    return Event(rank, "compute", name, start, stop, label=label)
+
+
+def comm(rank, start, stop, name="all_reduce", label=None):
+    return Event(rank, "comm", name, start, stop, 8, label=label)
+
+
+def message(number, src, dst, start, stop, size=8):
     return [
         Event(src, "send", "send", start, stop, size, peer=dst, id=number),
         Event(dst, "recv", "recv", start, stop, size, peer=src, id=number),
@@ -36,26 +45,25 @@ def message(number, src, dst, start, stop, size):
 def small():
     """Rank 1 sends to rank 0, which then computes; both reduce in the end."""
     events = [
-        Event(0, "compute", "wait", 0.0, 2e-5),
+        work(0, 0.0, 2e-5, "wait"),
         *message(7, 1, 0, 0.0, 2e-5, 100_000),
-        Event(0, "compute", "mm", 2e-5, 3e-5, flops=1000),
-        Event(0, "comm", "all_reduce", 3e-5, 5e-5, 8),
-        Event(1, "comm", "all_reduce", 3e-5, 5e-5, 8),
-        Event(0, "compute", "wait", 3e-5, 5e-5),
-        Event(1, "compute", "wait", 0.0, 5e-5),
+        work(0, 2e-5, 3e-5),
+        comm(0, 3e-5, 5e-5),
+        comm(1, 3e-5, 5e-5),
+        work(0, 3e-5, 5e-5, "wait"),
+        work(1, 0.0, 5e-5, "wait"),
     ]
     return Timeline(reversed(events), 2)
 
 
-def ring(n, seconds=1e-5, steps=None):
-    """Each rank sends to the next, `steps` times."""
-    events, number = [], 0
-    for step in range(2 * (n - 1) if steps is None else steps):
-        start, stop = step * seconds, (step + 1) * seconds
-        for rank in range(n):
-            events += message(number, rank, (rank + 1) % n, start, stop, 1000)
-            events.append(Event(rank, "compute", "wait", start, stop))
-            number += 1
+def ring(n, steps):
+    """Each rank sends to the next, `steps` times, in 10 us."""
+    events = []
+    for number in range(n * steps):
+        step, rank = divmod(number, n)
+        start, stop = step * 1e-5, (step + 1) * 1e-5
+        events += message(number, rank, (rank + 1) % n, start, stop, 1000)
+        events.append(work(rank, start, stop, "wait"))
     return Timeline(events, n)
 
 
@@ -91,21 +99,24 @@ def test_the_text_twin_of_a_small_timeline(small):
     assert repr(small) == "Timeline: " + TWIN.partition(";")[0]
 
 
-def test_an_empty_timeline_has_a_text_too():
-    lines = str(Timeline([], 2)).splitlines()
+def test_an_empty_timeline_has_a_text_and_a_picture_too():
+    empty = Timeline([], 2)
+    lines = str(empty).splitlines()
     assert lines[0] == "2 ranks, 0 events, 0 s virtual; a column is 1 us"
     assert lines[2:4] == ["rank 0 compute | |", "rank 1 compute | |"]
     assert repr(Timeline([], 1)) == "Timeline: 1 rank, 0 events, 0 s virtual"
+    assert empty.busy(0) == 0
+    assert empty.plot().alt == "Timeline of 2 ranks without any events."
+    assert empty.plot().axes[0].get_xlabel() == "time (us, virtual)"
 
 
 @pytest.mark.parametrize("n", [1, 2, 16, 17, 64, 1024])
 def test_no_line_is_wider_than_79(n):
-    lines = str(ring(n, steps=3)).splitlines()
-    assert max(map(len, lines)) <= 79
+    assert max(map(len, str(ring(n, 3)).splitlines())) <= 79
 
 
 def test_many_ranks_are_summed_up_and_that_is_said():
-    lines = str(ring(64, steps=3)).splitlines()
+    lines = str(ring(64, 3)).splitlines()
     names = [line[:7] for line in lines if line.startswith("rank") and "|" in line]
     assert names == [f"rank {r:>2}" for r in (*range(8), 62, 63)]
     assert "... 54 ranks not shown ..." in lines
@@ -115,120 +126,100 @@ def test_many_ranks_are_summed_up_and_that_is_said():
 
 def test_totals_count_what_overlaps_once():
     events = [
-        Event(0, "recv", "recv", 0.0, 3.0, peer=1, id=0),
-        Event(0, "recv", "recv", 1.0, 4.0, peer=1, id=1),
-        Event(0, "compute", "mm", 0.0, 1.0),
-        Event(0, "compute", "wait", 1.0, 4.0),
+        *[Event(0, "recv", "recv", k, k + 3, peer=1, id=k) for k in (0, 1)],
+        work(0, 0.0, 1.0),
+        work(0, 1.0, 4.0, "wait"),
         Event(0, "comm dp", "broadcast", 6.0, 8.0),
     ]
     line = Timeline(events, 2)
     some = {"compute": 1.0, "transferring": 3.0, "receiving": 4.0, "collective": 2.0}
     none = {"blocked": 0.0, "waiting": 0.0, "sending": 0.0}
     assert line.totals(0) == some | none
-    assert sum(line.totals(1).values()) == 0
+    assert sum(line.totals(1).values()) == line.busy(1) == 0
     assert line.busy(0) == 1 / 8 and line.busy(0, "recv") == 1 / 2
-    assert line.busy(1) == 0 and Timeline([], 1).busy(0) == 0
     assert lanes(line.rows[0]["recv"]) == [0, 1]
     assert list(line.rows[0]) == ["compute", "recv", "comm dp"]
 
 
+def traced(line, folder):
+    """The events of the trace that this timeline writes, by their phase."""
+    line.to_chrome_trace(folder / "trace.json")
+    trace = json.loads((folder / "trace.json").read_text())
+    assert trace["otherData"] == {"clock": line.clock, "world_size": line.world_size}
+    return {ph: [e for e in trace["traceEvents"] if e["ph"] == ph] for ph in "MXsf"}
+
+
+def threads(trace):
+    """{(rank, thread): its name}."""
+    about = [e for e in trace["M"] if e["name"] == "thread_name"]
+    return {(e["pid"], e["tid"]): e["args"]["name"] for e in about}
+
+
 def test_the_trace_read_back_is_the_timeline(small, tmp_path):
-    path = tmp_path / "trace.json"
-    path.write_text("old")
-    small.to_chrome_trace(path)
-    trace = json.loads(path.read_text())
-    assert [file.name for file in tmp_path.iterdir()] == ["trace.json"]
-    assert trace["otherData"] == {"clock": "virtual", "world_size": 2}
-    events = trace["traceEvents"]
-    about = [e for e in events if e["ph"] == "M"]
-    names = {(e["name"], e["pid"], e["tid"]): e["args"].get("name") for e in about}
-    assert names["process_name", 1, 0] == "rank 1"
-    threads = {k[1:]: v for k, v in names.items() if k[0] == "thread_name"}
-    assert [threads[0, tid] for tid in (1, 2, 3)] == ["compute", "recv", "comm"]
+    trace = traced(small, tmp_path)
+    names = [e["args"].get("name") for e in trace["M"] if e["name"] == "process_name"]
+    assert names == ["rank 0", "rank 1"]
+    named = threads(trace)
+    assert [named[0, thread] for thread in (1, 2, 3)] == ["compute", "recv", "comm"]
     read = sorted(
-        (e["ts"], e["dur"], e["pid"], threads[e["pid"], e["tid"]], e["name"])
-        for e in events
-        if e["ph"] == "X"
+        (e["ts"], e["dur"], e["pid"], named[e["pid"], e["tid"]], e["name"])
+        for e in trace["X"]
     )
     assert read == sorted(
         (round(e.start * 1e6, 3), round((e.stop - e.start) * 1e6, 3), e.rank)
         + (e.stream, e.name)
         for e in small
     )
-    send = next(e for e in events if e["name"] == "send")
+    send = next(e for e in trace["X"] if e["name"] == "send")
     assert send["args"] == {"bytes": 100_000, "flops": 0, "peer": 0, "message": 7}
 
 
 def test_flows_join_the_two_ends_of_each_message(tmp_path):
-    line = ring(4)
-    line.to_chrome_trace(tmp_path / "t.json")
-    events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
-    slices = [e for e in events if e["ph"] == "X"]
-    starts = {e["id"]: e for e in events if e["ph"] == "s"}
-    stops = {e["id"]: e for e in events if e["ph"] == "f"}
+    trace = traced(ring(4, 6), tmp_path)
+    ends = {(e["name"], e["args"].get("message")): e for e in trace["X"]}
+    starts, stops = ({e["id"]: e for e in trace[ph]} for ph in "sf")
     assert starts.keys() == stops.keys() == set(range(24))
-
-    def around(flow):
-        return [
-            e["name"]
-            for e in slices
-            if (e["pid"], e["tid"]) == (flow["pid"], flow["tid"])
-            and e["ts"] <= flow["ts"] < e["ts"] + e["dur"]
-            and e["args"].get("message") == flow["id"]
-        ]
-
-    for number, start in starts.items():
-        stop = stops[number]
-        assert stop["pid"] == (start["pid"] + 1) % 4 and stop["bp"] == "e"
-        assert around(start) == ["send"] and around(stop) == ["recv"]
-        assert start["ts"] <= stop["ts"]
+    for number, stop in stops.items():
+        assert stop["bp"] == "e" and starts[number]["ts"] <= stop["ts"]
+        for flow, name in (starts[number], "send"), (stop, "recv"):
+            end = ends[name, number]
+            assert flow["pid"] == end["pid"] == (number + (name == "recv")) % 4
+            assert flow["tid"] == end["tid"]
+            assert end["ts"] <= flow["ts"] < end["ts"] + end["dur"]
 
 
 def test_slices_of_a_thread_never_overlap(tmp_path):
-    events = [
-        Event(0, "recv", "recv", a, b, id=k)
-        for k, (a, b) in enumerate([(0, 3e-5), (1e-5, 4e-5), (3e-5, 5e-5)])
-    ]
+    spans = [(0, 3e-5), (1e-5, 4e-5), (3e-5, 5e-5)]
+    events = [Event(0, "recv", "recv", *span, id=k) for k, span in enumerate(spans)]
     line = Timeline(events, 1, clock="measured", devices=["cuda:0"])
-    line.to_chrome_trace(str(tmp_path / "t.json"))
-    trace = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
-    names = [e["args"]["name"] for e in trace if e["name"] == "thread_name"]
-    assert names == ["compute", "recv", "recv (2)"]
-    assert [e["tid"] for e in trace if e["ph"] == "X"] == [2, 3, 2]
-    labels = [e["args"] for e in trace if e["name"] == "process_labels"]
+    trace = traced(line, tmp_path)
+    assert [*threads(trace).values()] == ["compute", "recv", "recv (2)"]
+    assert [e["tid"] for e in trace["X"]] == [2, 3, 2]
+    labels = [e["args"] for e in trace["M"] if e["name"] == "process_labels"]
     assert labels == [{"labels": "cuda:0"}]
 
 
-def test_a_missing_folder_is_one_sentence(small, tmp_path):
+def test_a_failed_write_leaves_the_old_file(small, tmp_path):
+    path = tmp_path / "trace.json"
+    path.write_text("old")
+    bad = Timeline([Event(0, "compute", "mm", 0, 1, bytes=object())], 1)
+    with pytest.raises(TypeError):
+        bad.to_chrome_trace(str(path))
+    assert path.read_text() == "old"
+    small.to_chrome_trace(path)
+    assert path.read_text() != "old" and [*tmp_path.iterdir()] == [path]
     said = "There is no folder 'no/such' to write 'trace.json' in."
     with pytest.raises(ValueError, match=said):
         small.to_chrome_trace("no/such/trace.json")
 
 
-def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
-    path = tmp_path / "trace.json"
-    path.write_text("old")
-    bad = Timeline([Event(0, "compute", "mm", 0, 1, bytes=object())], 1)
-    with pytest.raises(TypeError):
-        bad.to_chrome_trace(path)
-    assert path.read_text() == "old"
-    assert [file.name for file in tmp_path.iterdir()] == ["trace.json"]
-
-
 @pytest.fixture
 def hidden():
     """A rank computes 0-4 and 6-7 and waits in between; two collectives, a message."""
-    events = [
-        Event(0, "compute", "mm", 0.0, 4.0),
-        Event(0, "compute", "wait", 4.0, 6.0),
-        Event(0, "compute", "mm", 6.0, 7.0),
-        Event(0, "compute", "wait", 7.0, 8.0),
-        Event(0, "comm", "all_reduce", 1.0, 3.0, bytes=8),
-        Event(0, "comm", "all_reduce", 3.5, 5.0, bytes=8),
-        Event(0, "recv", "recv", 4.5, 5.5, bytes=8, peer=1, id=1),
-        Event(1, "send", "send", 4.5, 5.5, bytes=8, peer=0, id=1),
-    ]
-    return Timeline(events, 2)
+    computes = [work(0, 0.0, 4.0), work(0, 6.0, 7.0)]
+    waits = [work(0, 4.0, 6.0, "wait"), work(0, 7.0, 8.0, "wait")]
+    reduces = [comm(0, 1.0, 3.0), comm(0, 3.5, 5.0)]
+    return Timeline(computes + waits + reduces + message(1, 1, 0, 4.5, 5.5), 2)
 
 
 def test_exposed_is_what_no_computation_hides(hidden):
@@ -239,8 +230,7 @@ def test_exposed_is_what_no_computation_hides(hidden):
 def test_a_part_of_a_timeline_begins_at_zero(hidden):
     part = hidden.between(3.0, 5.0)
     assert part.elapsed == 2.0 and part.clock == hidden.clock
-    spans = [(e.rank, e.name, e.start, e.stop) for e in part]
-    assert spans == [
+    assert [(e.rank, e.name, e.start, e.stop) for e in part] == [
         (0, "mm", 0.0, 1.0),
         (0, "all_reduce", 0.5, 2.0),
         (0, "transfer", 1.0, 2.0),
@@ -252,64 +242,44 @@ def test_a_part_of_a_timeline_begins_at_zero(hidden):
         hidden.between(5, 5)
 
 
-def boxes(axes, colour):
-    """Extents in time of what is drawn in this colour."""
-    found = []
-    for drawn in axes.collections:
-        if to_hex(drawn.get_facecolor()[0], keep_alpha=True) == colour:
-            for path in drawn.get_paths():
-                x, y = path.get_extents().intervalx, path.get_extents().intervaly
-                found.append((*x, *y))
-    return found
+def boxes(axes):
+    """Extents in time and height of what is drawn in the colour of exposed times."""
+    colour = plots.EXPOSED["facecolors"].lower()
+    paths = [
+        path.get_extents()
+        for drawn in axes.collections
+        if to_hex(drawn.get_facecolor()[0], keep_alpha=True) == colour
+        for path in drawn.get_paths()
+    ]
+    return [(*path.intervalx, *path.intervaly) for path in paths]
 
 
 def test_exposed_communication_is_shaded_over_all_rows_of_its_rank(hidden):
-    colour = plots.EXPOSED["facecolors"].lower()
     figure = hidden.plot(exposed=True)
-    assert boxes(figure.axes[0], colour) == [(4.0, 5.5, 0.0, 3.0)]
+    assert boxes(figure.axes[0]) == [(4.0, 5.5, 0.0, 3.0)]
     assert "exposed for 1.5 s" in figure.axes[0].get_title(loc="left")
     assert "exposed communication 9%" in figure.alt
     assert legend_of(figure)[-1] == "exposed"
     usual = hidden.plot()
-    assert boxes(usual.axes[0], colour) == [] and "exposed" not in usual.alt
+    assert boxes(usual.axes[0]) == [] and "exposed" not in usual.alt
     both = plots.compare_timelines({"a": hidden, "b": hidden}, exposed=True)
-    assert [len(boxes(axes, colour)) for axes in both.axes] == [1, 1]
-    assert hidden.plot(ax=usual.axes[0], exposed=True) is usual.axes[0]
+    assert [len(boxes(axes)) for axes in both.axes] == [1, 1]
+    axes = Figure().subplots()
+    assert hidden.plot(ax=axes, exposed=True, title="mine") is axes
+    assert axes.get_title("left") == "mine" and axes.get_legend() is not None
+    assert len(boxes(axes)) == 1
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (0, "0 s"),
-        (5e-10, "0.5 ns"),
-        (8e-7, "800 ns"),
-        (9.9999e-7, "1 us"),
-        (2.2e-4, "220 us"),
-        (0.00099999, "1 ms"),
-        (0.0013862, "1.386 ms"),
-        (2, "2 s"),
-        (123456, "123,456 s"),
-    ],
-)
-def test_seconds_have_a_unit(seconds, text):
-    assert show_seconds(seconds) == text
+SECONDS = {0: "0 s", 5e-10: "0.5 ns", 8e-7: "800 ns", 9.9999e-7: "1 us", 2: "2 s"}
+SECONDS |= {2.2e-4: "220 us", 0.00099999: "1 ms", 0.0013862: "1.386 ms"}
+SECONDS |= {123456: "123,456 s"}
+BYTES = {0: "0 B", 1536: "1,536 B", 999_999: "999,999 B", 1_000_000: "1 MB"}
+BYTES |= {24_576_000: "24.58 MB", 999_999_999: "1 GB", 80e9: "80 GB", 3e15: "3 PB"}
 
 
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [
-        (0, "0 B"),
-        (1536, "1,536 B"),
-        (999_999, "999,999 B"),
-        (1_000_000, "1 MB"),
-        (24_576_000, "24.58 MB"),
-        (999_999_999, "1 GB"),
-        (80e9, "80 GB"),
-        (3e15, "3 PB"),
-    ],
-)
-def test_small_counts_of_bytes_are_exact(count, text):
-    assert show_bytes(count) == text
+def test_seconds_have_a_unit_and_small_counts_of_bytes_are_exact():
+    assert {seconds: show_seconds(seconds) for seconds in SECONDS} == SECONDS
+    assert {count: show_bytes(count) for count in BYTES} == BYTES
 
 
 def rows_of(axes):
@@ -321,7 +291,7 @@ def legend_of(figure):
 
 
 def words(axes):
-    return [text.get_text() for text in axes.texts if text.get_text()]
+    return sorted(text.get_text() for text in axes.texts if text.get_text())
 
 
 def arrows(axes):
@@ -333,60 +303,45 @@ def test_a_picture_has_a_row_per_rank_and_stream(small):
     (axes,) = figure.axes
     rows = ["rank 0  compute", "recv", "comm", "rank 1  compute", "send", "comm"]
     assert rows_of(axes) == rows
-    assert sorted(words(axes)) == ["all_reduce", "all_reduce", "from 1", "mm", "to 0"]
+    assert words(axes) == ["all_reduce", "all_reduce", "from 1", "mm", "to 0"]
     assert axes.get_xlabel() == "time (us, virtual)" and axes.get_xlim() == (0, 50)
     wanted = ["compute", "blocked", "transferring", "sending", "receiving"]
     assert legend_of(figure) == [*wanted, "AR all_reduce, by formula"]
 
 
 def test_few_messages_have_arrows_many_have_numbers():
-    (few,) = ring(4).plot().axes
+    (few,) = ring(4, 6).plot().axes
     assert arrows(few) == 24
-    many = ring(4, steps=20)
+    many = ring(4, 20)
     (axes,) = many.plot(width=16).axes
     assert arrows(axes) == 0
-    assert sorted(words(axes)) == sorted(2 * [f"{k}" for k in range(80)])
+    assert words(axes) == sorted(2 * [f"{k}" for k in range(80)])
     (narrow,) = many.plot(width=4).axes
     assert set(words(narrow)) == {"0", "1", "2", "3"}
 
 
-def overlaps(figure):
-    """Pairs of labels on the picture that touch."""
-    figure.canvas.draw()
-    boxes = []
-    for axes in figure.axes:
-        texts = [text for text in axes.texts if text.get_text()]
-        texts += axes.get_yticklabels() + [axes.title, axes._left_title]
-        boxes += [t.get_window_extent() for t in texts if t.get_text()]
-    return sum(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
-
-
 @pytest.mark.parametrize(("n", "steps"), [(2, 2), (4, 6), (4, 30), (16, 6), (64, 4)])
 def test_no_labels_overlap(n, steps):
-    figure = ring(n, steps=steps).plot()
-    assert overlaps(figure) == 0
-    low, high = figure.axes[0].get_tightbbox().x0, figure.bbox.x1
-    assert low >= 0 and figure.axes[0].get_tightbbox().x1 <= high
+    figure = ring(n, steps).plot()
+    figure.canvas.draw()
+    (axes,) = figure.axes
+    labels = [*axes.texts, *axes.get_yticklabels(), axes.title, axes._left_title]
+    extents = [each.get_window_extent() for each in labels if each.get_text()]
+    assert not any(b.overlaps(c) for k, b in enumerate(extents) for c in extents[:k])
+    whole = axes.get_tightbbox()
+    assert whole.x0 >= 0 and whole.x1 <= figure.bbox.x1
 
 
 def test_at_64_ranks_every_eighth_has_a_name():
-    (axes,) = ring(64, steps=4).plot().axes
+    (axes,) = ring(64, 4).plot().axes
     assert rows_of(axes) == [f"rank {rank}" for rank in range(0, 64, 8)]
     assert arrows(axes) == 0 and words(axes) == []
-    (axes,) = ring(300, steps=1).plot().axes
+    (axes,) = ring(300, 1).plot().axes
     assert axes.get_title("left") == "300 ranks, 10 us virtual (one rank in 3 is drawn)"
 
 
-def test_given_axes_are_drawn_on_and_returned(small):
-    from matplotlib.figure import Figure
-
-    axes = Figure().subplots()
-    assert small.plot(ax=axes, title="mine") is axes
-    assert axes.get_title("left") == "mine" and axes.get_legend() is not None
-
-
 def test_compared_timelines_share_the_axis_of_the_longest():
-    figure = plots.compare_timelines({"long": ring(4), "short": ring(4, steps=3)})
+    figure = plots.compare_timelines({"long": ring(4, 6), "short": ring(4, 3)})
     assert [axes.get_xlim()[1] for axes in figure.axes] == [pytest.approx(60)] * 2
     titles = [axes.get_title("left") for axes in figure.axes]
     assert titles == ["long: 60 us virtual", "short: 30 us virtual"]
@@ -408,15 +363,11 @@ def test_a_picture_says_in_words_what_it_shows(small):
     image = Image.open(io.BytesIO(data["image/png"]))
     assert image.format == "PNG" and image.mode == "P"
     assert image.text["Description"] == sentence
-    empty = Timeline([], 3)
-    assert plots.alt_text(empty) == "Timeline of 3 ranks without any events."
-    assert empty.plot().axes[0].get_xlabel() == "time (us, virtual)"
 
 
 def test_pictures_leave_pyplot_alone():
     code = (
-        "import sys; from d2lpar.report import events, plots, timeline\n"
-        "from d2lpar.report import runs\n"
+        "import sys; from d2lpar.report import events, plots, runs, timeline\n"
         "assert 'matplotlib' not in sys.modules\n"
         "event = events.Event(0, 'compute', 'mm', 0, 1)\n"
         "timeline.Timeline([event], 1).plot()\n"
@@ -430,27 +381,25 @@ def test_pictures_leave_pyplot_alone():
 
 def test_a_wait_is_blocked_until_a_byte_of_the_rank_moves():
     events = [
-        Event(0, "compute", "wait", 0.0, 6.0),
-        *message(1, 0, 1, 1.0, 3.0, 8),
-        *message(2, 1, 0, 2.0, 4.0, 8),
-        Event(0, "comm", "all_reduce", 5.0, 6.0),
-        *message(3, 1, 2, 0.0, 6.0, 8),  # others' bytes do not count
+        work(0, 0.0, 6.0, "wait"),
+        *message(1, 0, 1, 1.0, 3.0),
+        *message(2, 1, 0, 2.0, 4.0),
+        comm(0, 5.0, 6.0),
+        *message(3, 1, 2, 0.0, 6.0),  # others' bytes do not count
     ]
     line = Timeline(events, 3)
-    waits = [(e.kind, e.start, e.stop) for e in line.rows[0]["compute"]]
-    assert waits == [
+    assert [(e.kind, e.start, e.stop) for e in line.rows[0]["compute"]] == [
         ("blocked", 0.0, 1.0),
         ("transferring", 1.0, 4.0),
         ("blocked", 4.0, 5.0),
         ("transferring", 5.0, 6.0),
     ]
     assert line.exposed(0) == line.totals(0)["transferring"] == 4.0
-    again = line.between(0.5, 6.0)
-    assert again.totals(0)["blocked"] == 1.5
+    assert line.between(0.5, 6.0).totals(0)["blocked"] == 1.5
 
 
 def test_a_measured_run_does_not_claim_to_see_the_wire():
-    events = [Event(0, "compute", "wait", 0.0, 2.0), *message(1, 0, 1, 0.0, 2.0, 8)]
+    events = [work(0, 0.0, 2.0, "wait"), *message(1, 0, 1, 0.0, 2.0)]
     line = Timeline(events, 2, clock="measured")
     assert line.totals(0)["waiting"] == 2.0 and line.totals(0)["blocked"] == 0
     assert "in a call, wire unseen 50%" in plots.alt_text(line)
@@ -462,14 +411,24 @@ def test_the_ring_transfers_and_the_gather_blocks():
     def summed(allreduce):
         allreduce(torch.ones(1000))
 
-    both = {f: d2lpar.run(summed, f, world_size=4, backend="sim").timeline
-            for f in (a.naive_allreduce, a.ring_allreduce)}  # fmt: skip
-    gather, ring = ([line.totals(r) for r in range(4)] for line in both.values())
-    assert all(t["blocked"] == 0 and t["transferring"] > 0 for t in ring)
-    assert [t["blocked"] > 0 for t in gather] == [False, True, True, True]
+    def totals(allreduce):
+        line = d2lpar.run(summed, allreduce, world_size=4, backend="sim").timeline
+        return map(line.totals, range(4))
+
+    rings = totals(a.ring_allreduce)
+    assert all(t["blocked"] == 0 and t["transferring"] > 0 for t in rings)
+    blocked = [t["blocked"] > 0 for t in totals(a.naive_allreduce)]
+    assert blocked == [False, True, True, True]
 
 
-def labelled_step(extra):
+def layered(step, n=1):
+    """(timeline of a step on n A100s, what rank 0 computes, the parts with a name)."""
+    line = d2lpar.run(step, world_size=n, backend="sim", cluster=f"{n}xA100").timeline
+    row = [e for e in line.rows[0]["compute"] if e.kind == "compute"]
+    return line, row, joined([e for e in row if e.label])
+
+
+def labelled_step():
     net = nn.Sequential(*[nn.Linear(64, 64) for _ in range(3)])
     d2lpar.label_layers(net)
     works = []
@@ -479,16 +438,14 @@ def labelled_step(extra):
     with d2lpar.label("set-up"):
         x = torch.ones(8, 64)
     net(x).sum().backward()
-    for work in works:
-        work.wait()
-    torch.ones(8) + extra
+    for each in works:
+        each.wait()
+    torch.ones(8) + 1
 
 
 def test_layers_are_named_in_both_passes_and_their_collectives_too():
-    at = {"world_size": 2, "backend": "sim", "cluster": "2xA100"}
-    line = d2lpar.run(labelled_step, 1, **at).timeline
-    row = [e for e in line.rows[0]["compute"] if e.kind == "compute"]
-    names = [e.label for e in joined(row) if e.label]
+    line, row, named = layered(labelled_step, 2)
+    names = [e.label for e in named]
     assert names == ["set-up", "F0", "F1", "F2", "B2", "B1", "B0"]
     assert row[-1].label is None and row[-1].look == "compute"
     looks = {e.label[0]: e.look for e in row if e.label and e.label != "set-up"}
@@ -499,18 +456,19 @@ def test_layers_are_named_in_both_passes_and_their_collectives_too():
     assert line.totals(0)["compute"] == pytest.approx(seconds)
 
 
-def test_layers_may_have_names():
-    def step():
+def test_layers_may_have_names_and_what_backward_computes_again_belongs_to_it():
+    def step(again):
         net = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8))
         d2lpar.label_layers(net, {"up": net[0], "down": net[2]})
-        net(torch.ones(4, 8)).sum().backward()
+        x = torch.ones(4, 8, requires_grad=True)
+        y = checkpoint(net, x, use_reentrant=False) if again else net(x)
+        y.sum().backward()
 
-    at = {"world_size": 1, "backend": "sim", "cluster": "1xA100"}
-    row = d2lpar.run(step, **at).timeline.rows[0]["compute"]
-    named = joined([e for e in row if e.label])
-    assert [e.texts[0] for e in named] == ["F up", "F down", "B down", "B up"]
-    assert named[0].look == "forward"
-    assert Event(0, "comm", "all_reduce", 0, 1, label="F up").texts == ["AR up", "up"]
+    for again in (False, True):
+        _, _, named = layered(lambda again=again: step(again))
+        assert [e.texts[0] for e in named] == ["F up", "F down", "B down", "B up"]
+        assert named[0].look == "forward"
+    assert comm(0, 0, 1, label="F up").texts == ["AR up", "up"]
 
 
 def test_a_label_ends_with_its_block_and_is_free_outside_of_a_run():
@@ -521,49 +479,31 @@ def test_a_label_ends_with_its_block_and_is_free_outside_of_a_run():
             d2lpar.sleep(1e-3)
         d2lpar.sleep(1e-3, "W7")
 
+    wanted = [("forward", ["F0", "0"]), ("weight gradient", ["W7", "7"])]
     for world in ("sim", "gloo"):
-        line = d2lpar.run(named, world_size=2, backend=world).timeline
-        sleeps = [e for e in line.rows[1]["compute"] if e.name == "sleep"]
-        assert [(e.look, e.texts) for e in sleeps] == [
-            ("forward", ["F0", "0"]), ("weight gradient", ["W7", "7"])
-        ]  # fmt: skip
-        assert line.rows[1]["comm"][0].texts == ["AR5", "5"]
+        row = d2lpar.run(named, world_size=2, backend=world).timeline.rows[1]
+        sleeps = [e for e in row["compute"] if e.name == "sleep"]
+        assert [(e.look, e.texts) for e in sleeps] == wanted
+        assert row["comm"][0].texts == ["AR5", "5"]
     with d2lpar.label("F0"):
         assert d2lpar.label_layers(nn.Linear(2, 2))(torch.ones(2)).shape == (2,)
 
 
-def test_what_backward_computes_again_belongs_to_it():
-    def recomputed():
-        net = d2lpar.label_layers(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)))
-        x = torch.ones(4, 8, requires_grad=True)
-        checkpoint(net, x, use_reentrant=False).sum().backward()
-
-    at = {"world_size": 1, "backend": "sim", "cluster": "1xA100"}
-    row = d2lpar.run(recomputed, **at).timeline.rows[0]["compute"]
-    names = [e.label for e in joined(row) if e.label]
-    assert names == ["F0", "F1", "B1", "B0"]
-
-
 def test_rows_in_which_nothing_lasts_are_left_out():
-    events = [
-        *message(1, 0, 1, 1.0, 1.0, 8),
-        Event(0, "compute", "mm", 0.0, 1.0, label="F0"),
-        Event(1, "compute", "mm", 1.0, 2.0, label="F0"),
-    ]
-    line = Timeline(events, 2)
+    works = [work(0, 0.0, 1.0, label="F0"), work(1, 1.0, 2.0, label="F0")]
+    line = Timeline(message(1, 0, 1, 1.0, 1.0) + works, 2)
     (axes,) = line.plot().axes
     assert rows_of(axes) == ["rank 0  compute", "rank 1  compute"]
-    assert arrows(axes) == 1
+    assert arrows(axes) == 1 and words(axes) == ["F0", "F0"]
     assert "send " not in str(line)
-    assert words(axes) == ["F0", "F0"]
 
 
 def test_the_legend_explains_letters_and_codes():
     events = [
-        Event(0, "compute", "mm", 0.0, 1.0, label="F0"),
-        Event(0, "compute", "mm", 1.0, 2.0, label="W0"),
-        Event(0, "comm", "all_gather", 0.0, 1.0, label="F0"),
-        Event(0, "comm", "barrier", 1.0, 2.0),
+        work(0, 0.0, 1.0, label="F0"),
+        work(0, 1.0, 2.0, label="W0"),
+        comm(0, 0.0, 1.0, "all_gather", "F0"),
+        comm(0, 1.0, 2.0, "barrier"),
     ]
     passes = ["forward (F)", "weight gradient (W)"]
     formula = ["AG all_gather, by formula", "collective, by formula"]
@@ -572,21 +512,18 @@ def test_the_legend_explains_letters_and_codes():
     assert legend_of(measured) == [*passes, "AG all_gather", "collective"]
 
 
-def test_the_columns_of_the_legend_are_as_wide_as_their_entries():
+@pytest.mark.parametrize("width", [3, 5, 7.2, 20])
+def test_the_columns_of_the_legend_are_as_wide_as_their_entries(width):
+    collectives = "all_gather", "reduce_scatter", "all_reduce"
     events = [
-        Event(0, "compute", "mm", 0.0, 1.0, label="F0"),
-        Event(0, "compute", "mm", 1.0, 2.0, label="B0"),
-        Event(0, "compute", "step", 2.0, 3.0),
-        Event(0, "comm", "all_gather", 0.0, 1.0),
-        Event(0, "comm", "reduce_scatter", 1.0, 2.0),
-        Event(0, "comm", "all_reduce", 2.0, 3.0),
+        work(0, k, k + 1, label=label) for k, label in enumerate(["F0", "B0", ""])
     ]
-    for width in (3, 5, 7.2, 20):
-        figure = Timeline(events, 1).plot(width=width, exposed=True)
-        figure.canvas.draw()
-        box = figure.legends[0].get_window_extent()
-        assert box.x0 >= 0 and box.x1 <= figure.bbox.x1 and box.y0 >= 0
-        assert box.y1 < figure.axes[0].get_tightbbox().y0
+    events += [comm(0, k, k + 1, name) for k, name in enumerate(collectives)]
+    figure = Timeline(events, 1).plot(width=width, exposed=True)
+    figure.canvas.draw()
+    box = figure.legends[0].get_window_extent()
+    assert box.x0 >= 0 and box.x1 <= figure.bbox.x1 and box.y0 >= 0
+    assert box.y1 < figure.axes[0].get_tightbbox().y0
 
 
 def test_passes_and_collectives_differ_in_grey():
@@ -595,18 +532,18 @@ def test_passes_and_collectives_differ_in_grey():
         return 0.299 * red + 0.587 * green + 0.114 * blue
 
     for row in (("compute", "backward", "forward"), ("AR", "RS", "AG")):
-        greys = [grey(look) for look in row]
-        assert all(b - a > 30 for a, b in pairwise(greys)), row
+        assert all(grey(lighter) - grey(look) > 30 for look, lighter in pairwise(row))
 
 
 # From PyTorch's profiler
 
 
-def traced(path, rank, *spans):
+def profiled(path, rank, *spans):
     """A trace as the profiler writes it; spans (kind, name, thread, start, stop) us."""
     events = [
-        {"ph": "X", "cat": k, "name": n, "tid": t, "ts": a, "dur": b - a}
-        for k, n, t, a, b in spans
+        {"ph": "X", "cat": kind, "name": name, "tid": thread, "ts": start}
+        | {"dur": stop - start}
+        for kind, name, thread, start, stop in spans
     ]
     about = {"distributedInfo": {"rank": rank}, "baseTimeNanoseconds": 10**18}
     path.write_text(json.dumps({"traceEvents": events, **about}))
@@ -614,20 +551,19 @@ def traced(path, rank, *spans):
 
 
 def test_a_profilers_trace_becomes_rows_and_waits(tmp_path):
-    comm = ("user_annotation", "gloo:all_reduce", 2)
-    first = traced(
+    reduce = ("user_annotation", "gloo:all_reduce", 2)
+    first = profiled(
         tmp_path / "0.json",
         0,
         ("cpu_op", "aten::linear", 1, 1000, 1100),
         ("cpu_op", "aten::addmm", 1, 1010, 1090),  # inside of the linear
         ("cpu_op", "c10d::allreduce_", 1, 1100, 1120),
         ("cpu_op", "aten::mul", 1, 1150, 1160),
-        (*comm, 1080, 1200),
+        (*reduce, 1080, 1200),
     )
-    second = traced(tmp_path / "1.json", 1, (*comm, 1050, 1200))
+    second = profiled(tmp_path / "1.json", 1, (*reduce, 1050, 1200))
     line = Timeline.from_profiler(second, first)
-    names = [(e.rank, e.stream, e.name, round(e.start * 1e6)) for e in line]
-    assert names == [
+    assert [(e.rank, e.stream, e.name, round(e.start * 1e6)) for e in line] == [
         (0, "compute", "aten::linear", 0),
         (1, "compute", "wait", 50),
         (1, "comm", "all_reduce", 50),
@@ -642,7 +578,7 @@ def test_a_profilers_trace_becomes_rows_and_waits(tmp_path):
 
 
 def test_what_is_no_trace_of_the_profiler(tmp_path):
-    one = traced(tmp_path / "a.json", 0)
+    one = profiled(tmp_path / "a.json", 0)
     (tmp_path / "b.json").write_text("[1]")
     for sources, sentence in (
         ((one, one), "one trace per rank, not of [0, 0]"),
@@ -658,7 +594,7 @@ ADD = "void at::native::vectorized_elementwise_kernel<4, Add<float> >(int, Add<f
 
 
 def test_the_trace_of_a_gpu_shows_kernels_copies_and_nccl(tmp_path):
-    nccl = traced(
+    nccl = profiled(
         tmp_path / "gpu.json",
         0,
         ("cpu_op", "aten::linear", 1, 1000, 1010),  # only asks for the kernel
@@ -687,75 +623,54 @@ def test_the_trace_of_a_gpu_shows_kernels_copies_and_nccl(tmp_path):
         "comm copies": [("copy to the GPU", 0, 50)],
     }
     assert line.exposed(0) == pytest.approx(150e-6)
-    line.to_chrome_trace(tmp_path / "out.json")
-    trace = json.loads((tmp_path / "out.json").read_text())
-    rows = [e for e in trace["traceEvents"] if e["name"] == "thread_name"]
-    names = [row["args"]["name"] for row in rows]
-    assert names == ["compute", "compute (2)", "comm", "comm copies"]
+    names = ["compute", "compute (2)", "comm", "comm copies"]
+    assert [*threads(traced(line, tmp_path)).values()] == names
 
 
-def step_of_ddp(width):
-    net = nn.parallel.DistributedDataParallel(nn.Linear(width, width))
-    net(torch.ones(10, width)).sum().backward()
+def step_of_ddp():
+    net = nn.parallel.DistributedDataParallel(nn.Linear(50, 50))
+    net(torch.ones(10, 50)).sum().backward()
     return dist.get_rank()
 
 
-def test_run_profiles_its_ranks():
-    run = d2lpar.run(step_of_ddp, 50, world_size=2, backend="gloo", profile=True)
+def test_run_profiles_its_ranks(tmp_path):
+    run = d2lpar.run(step_of_ddp, world_size=2, backend="gloo", profile=True)
+    line = run.profile
     assert run.results == [0, 1]
-    assert run.profile.world_size == 2 and run.profile.clock == "measured"
+    assert line.world_size == 2 and line.clock == "measured"
     for rank in range(2):
-        names = {e.name for e in run.profile.rows[rank]["compute"]}
+        names = {e.name for e in line.rows[rank]["compute"]}
         assert names >= {"aten::linear", "B Addmm"}
-        assert "all_reduce" in [e.name for e in run.profile.rows[rank]["comm"]]
-    looks = {e.look for e in run.profile if e.name == "B Addmm"}
-    assert looks == {"backward"}
-    plain = d2lpar.run(step_of_ddp, 50, world_size=2, backend="gloo")
+        for seen in (line, run.timeline):
+            comms = [e.name for e in seen.rows[rank]["comm"]]
+            assert comms.count("all_reduce") == 1
+        assert 0 <= line.exposed(rank) < line.elapsed
+    assert any(map(line.exposed, range(2)))  # who comes last waits for nobody
+    assert {e.look for e in line if e.name == "B Addmm"} == {"backward"}
+    assert traced(line, tmp_path)["X"] and "rank 1 compute" in str(line)
+    plain = d2lpar.run(step_of_ddp, world_size=2, backend="gloo")
     assert plain.profile is None
 
 
-def fails_on_rank_1():
-    if dist.get_rank() == 1:
-        raise ValueError("on purpose")
+def test_a_finished_profile_is_a_source():
+    with torch.profiler.profile() as prof:
+        torch.ones(3) + 1
+    alone = Timeline.from_profiler(prof)
+    assert [e.name for e in alone][-1] == "aten::add" and alone.world_size == 1
 
 
 def test_a_profiled_rank_that_fails_is_named_with_its_line():
+    def fails_on_rank_1():
+        if dist.get_rank() == 1:
+            raise ValueError("on purpose")
+
     with pytest.raises(d2lpar.RankError, match="on purpose") as error:
         d2lpar.run(fails_on_rank_1, world_size=2, backend="gloo", profile=True)
-    assert error.value.rank == 1
+    assert error.value.rank == 1 and error.value.run.results[1] is None
     assert "test_timeline.py" in str(error.value)
-    assert error.value.run.results[1] is None
 
 
 def test_the_simulator_has_no_profile():
     for value, sentence in ((True, "processes: use backend="), (1, "True or False")):
         with pytest.raises((ValueError, TypeError), match=sentence):
-            d2lpar.run(step_of_ddp, 50, backend="sim", profile=value)
-
-
-def profiled(folder):
-    net = nn.parallel.DistributedDataParallel(nn.Linear(100, 100))
-    with torch.profiler.profile() as prof:
-        net(torch.ones(10, 100)).sum().backward()
-    path = f"{folder}/{dist.get_rank()}.json"
-    prof.export_chrome_trace(path)
-    return path
-
-
-def test_a_step_of_ddp_profiled_on_two_processes(tmp_path):
-    run = d2lpar.run(profiled, str(tmp_path), world_size=2, backend="gloo")
-    line = Timeline.from_profiler(*run.results)
-    for rank in range(2):
-        comm = [e.name for e in line.rows[rank]["comm"]]
-        assert comm.count("all_reduce") == 1
-        own = [e for e in run.timeline.rows[rank]["comm"] if e.name == "all_reduce"]
-        assert len(own) == 1
-        assert any(e.name.startswith("aten::") for e in line.rows[rank]["compute"])
-        assert 0 <= line.exposed(rank) < line.elapsed
-    assert any(map(line.exposed, range(2)))  # who comes last waits for nobody
-    line.to_chrome_trace(tmp_path / "out.json")
-    assert "rank 1 compute" in str(line)
-    with torch.profiler.profile() as prof:
-        torch.ones(3) + 1
-    alone = Timeline.from_profiler(prof)
-    assert [e.name for e in alone][-1] == "aten::add" and alone.world_size == 1
+            d2lpar.run(step_of_ddp, backend="sim", profile=value)
