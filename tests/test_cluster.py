@@ -3,7 +3,7 @@
 import csv
 import math
 import pickle
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
 
 import pytest
@@ -72,7 +72,8 @@ def test_nodes_share_a_card_each():
     assert cluster.path(8, 15) == (6e-6, 300e9, ())
     assert cluster.path(7, 8) == (2e-5, 12.5e9, ("node0.out", "node1.in"))
     assert cluster.path(31, 0) == (2e-5, 12.5e9, ("node3.out", "node0.in"))
-    two = Cluster.of("2x4xT4", network="10Gb", cards=2)
+    two = Cluster.of("2x4xT4", network="2x10Gb")
+    assert two == replace(Cluster.of("2x4xT4", network="10Gb", cards=2), name=two.name)
     assert two.path(1, 6) == (2e-5, 1.25e9 * 0.96, ("node0.out1", "node1.in0"))
 
 

@@ -1,5 +1,7 @@
 """`d2lpar simulate --shapes`: GPUs without values, and what they cost all the same."""
 
+import re
+
 import pytest
 from test_simulate import call, script
 
@@ -153,6 +155,35 @@ def test_what_does_not_fit_and_what_has_no_effect_is_said(folder):
     assert "--shapes had no effect" in none.stdout
     scaled = call(folder, *words, **script("torch.amp.GradScaler()"))
     assert "GradScaler is left out" in scaled.stdout
+
+
+def test_modules_go_to_the_gpu_in_place(folder):
+    """Tied weights stay one; `fully_shard` takes a module from the host."""
+    body = """
+    from torch.distributed.fsdp import fully_shard
+
+    def net():
+        made = nn.Sequential(nn.Embedding(50, 8), nn.Linear(8, 50, bias=False))
+        made[1].weight = made[0].weight
+        return made
+
+    moved, sharded = net().cuda(), net()
+    assert moved[0].weight is moved[1].weight and moved[0].weight.is_cuda
+    assert torch.cuda.memory_allocated() == 50 * 8 * 4
+    fully_shard(sharded)
+    optimizer = torch.optim.Adam(sharded.parameters())
+    sharded(torch.arange(9, device="cuda")).sum().backward()
+    nn.utils.clip_grad_norm_(sharded.parameters(), 1.0, foreach=True)
+    optimizer.step()
+    if dist.get_rank() == 0:
+        torch.save(moved.state_dict(), "moved.pt")
+    """
+    words = "-n", "2", "--cluster", "2xA100", "--shapes"
+    result = call(folder, *words, **script(body))
+    assert result.exit_code == 0, result.stderr
+    assert re.search(r"all_reduce +train.py:\d+ +1 ", result.stdout)
+    assert "moved.pt is saved without the values of a GPU" in result.stdout
+    assert "values that the script reads from a GPU are 1." in result.stdout
 
 
 @pytest.mark.parametrize(

@@ -614,7 +614,9 @@ def test_a_typical_step_stands_first(folder, world):
     assert result.exit_code == 0, result.output
     said = result.stdout
     took, least, most, before = re.search(
-        r"^a step: (.*) \(median of 5, (.*) to (.*)\); (.*) before it$", said, re.M
+        r"^a step: (.*) \(median of 5, (.*) to (.*)\); this one began at (.*)$",
+        said,
+        re.M,
     ).groups()
     line = len(START.splitlines()) + 11
     if world:
@@ -622,7 +624,7 @@ def test_a_typical_step_stands_first(folder, world):
         return
     # an all-reduce of 4 MB: two messages of 2 MB at 10 GB/s
     assert (took, least, most, before[0]) == ("420 us", "420 us", "250.4 ms", "1")
-    assert "0% computing, 100% communication that nothing hides, 0% waiting" in said
+    assert "0% computing, 100% exposed communication, 0% waiting" in said
     assert (
         "bound by communication, as computing takes no time without --cluster" in said
     )
@@ -679,7 +681,7 @@ def test_what_bounds_a_step(folder, cluster, bound):
 def test_a_step_that_waits_for_one_rank_says_so(folder):
     body = STEPS.replace("SKIPPED", "None").replace("and step == 3", "")
     said = call(folder, "-n", "4", **script(body)).stdout
-    assert "25% computing, 0% communication that nothing hides, 75% waiting" in said
+    assert "25% computing, 0% exposed communication, 75% waiting" in said
     assert "  bound by waiting for other ranks\n" in said
 
 
@@ -830,3 +832,19 @@ def test_ctrl_c_ends_it_with_a_line_for_every_rank(folder):
     assert process.returncode == 130
     assert re.search(r"KeyboardInterrupt: interrupted after .*\n  rank 0: ", text)
     assert f"train.py:{len(START.splitlines()) + 3}" in text
+
+
+@pytest.mark.parametrize("words", [["--cluster", "3xA100"], ["--gloo"]])
+def test_replicas_that_drift_apart_are_told(folder, words):
+    body = """
+    net = DDP(nn.Linear(4, 3).cuda())
+    optimizer = torch.optim.SGD(net.parameters(), lr=FASTER * dist.get_rank() + 1)
+    for _ in range(2):
+        net(torch.ones(2, 4, device="cuda")).square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    """
+    alike = call(folder, "-n", "3", *words, **script(body.replace("FASTER", "0")))
+    assert alike.exit_code == 0 and "drifted" not in alike.stdout
+    apart = call(folder, "-n", "3", *words, **script(body.replace("FASTER", "1")))
+    assert "rank 1 has another weight than rank 0" in apart.stdout

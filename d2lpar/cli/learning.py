@@ -94,7 +94,7 @@ Patience = Annotated[
     float, typer.Option(help="Seconds that ranks may take without progress.")
 ]
 Shown = Annotated[Output, typer.Option(help="The ranks whose prints are shown.")]
-Network = Annotated[str, typer.Option(help="Between the nodes, per network card.")]
+Network = Annotated[str, typer.Option(help="A node's network card, or 8x400Gb: eight.")]
 Gloo = Annotated[bool, typer.Option("--gloo", help="Real processes here, measured.")]
 NoValues = Annotated[
     bool, typer.Option("--shapes", help="GPUs hold shapes, no values: any size.")

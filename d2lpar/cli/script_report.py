@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from linecache import getlines
 
+from ..launch.script.replicas import apart
 from ..report.runs import text_table
 from ..report.units import counted, show_bytes, show_seconds
 from ..shared.notebooks import write_bytes
@@ -35,7 +36,7 @@ def facts(program, run, error, marks):
         "calls": _calls(run, program),
         "peak_memory": list(run.peak_memory or ()),
         "gpu_memory": gpu.memory if gpu else None,
-        "notes": sentences + shared_gpus(run) + unreal(run, program),
+        "notes": sentences + shared_gpus(run) + drifted(run) + unreal(run, program),
     }, line
 
 
@@ -67,7 +68,7 @@ def _table(calls):
         rows.append([one["call"], one["line"], f"{one['calls']:,}", size])
     if rest := calls[ROWS:]:
         count, size = (sum(one[what] for one in rest) for what in ("calls", "bytes"))
-        rows.append([f"{len(rest)} more", "", f"{count:,}", show_bytes(size)])
+        rows.append([f"{len(rest)} others", "", f"{count:,}", show_bytes(size)])
     return text_table(rows)
 
 
@@ -93,6 +94,8 @@ def unreal(run, program):
             f"On a real {gpu.name} this ends with torch.OutOfMemoryError: a rank holds "
             f"more than its {show_bytes(gpu.memory)}."
         )
+    if program.shapes and program.assumed is None:
+        said.append("With --shapes all values that the script reads from a GPU are 1.")
     ended = all(used is not None for used in run.results)
     if program.shapes and ended and not any(used.gpus for used in run.results):
         said.append(
@@ -100,6 +103,11 @@ def unreal(run, program):
             "computed on the host, whose work takes no time here."
         )
     return said
+
+
+def drifted(run):
+    """A sentence where the replicas of a DDP module are no longer equal."""
+    return apart([used and used.samples for used in run.results])
 
 
 def shared_gpus(run):

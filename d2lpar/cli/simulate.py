@@ -14,6 +14,7 @@ from ..launch.script.program import Script, play, read, surroundings
 from ..report import player
 from ..report.errors import DeadlockError, Interrupted, MismatchError, RankError
 from ..report.places import place
+from ..report.twin import text_twin
 from ..report.units import counted, show_seconds
 from ..shared.notebooks import write_bytes
 from ..sim.cluster import Cluster
@@ -22,6 +23,7 @@ from . import script_report
 from .console import Refused, check_folder
 from .steps import drift
 
+MOST_RANKS = 4  # whose rows are printed one by one
 KINDS = ".png", ".html", ".json"  # of files for a timeline
 PAGE = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>{title}</title></head>
@@ -199,8 +201,8 @@ def tell(program, run, error, marks, timeline=None, json=None, earlier=None):
     line = line or run.timeline  # of a step, if there are any
     if timeline:
         print(write_timeline(line, timeline))
-    elif len(line) and not json and earlier is None:
-        print(line)
+    elif len(line) and not json and earlier is None and error is None:
+        print(text_twin(line, most=MOST_RANKS))
     if json:
         script_report.write(facts, json)
     if earlier is not None:

@@ -58,7 +58,15 @@ def step(run, marks, folder):
     facts = {"seconds": took, "steps": len(seconds), "shortest": min(seconds)}
     facts |= {"longest": max(seconds), "before": start, "computing": computing}
     facts |= {"exposed": exposed, "waiting": waiting, "bound": bound}
+    flops = sum(event.flops for event in line if event.stream == "compute")
+    facts |= _reached(run.cluster, flops / len(ranks) / took)
     return facts | {"dearest": _dearest(line, len(ranks), folder)}, line
+
+
+def _reached(cluster, rate):
+    """How many of its FLOPs a GPU does in a second, where there is one."""
+    gpu = cluster and cluster.gpu
+    return {"flop_rate": rate, "peak": gpu.half or gpu.fp32} if gpu else {}
 
 
 def _dearest(line, n, folder):
@@ -87,16 +95,24 @@ def told(facts):
     several += show_seconds(facts["longest"])
     return [
         f"a step: {show_seconds(took)} ({several}); "
-        f"{show_seconds(facts['before'])} before it",
-        f"  {facts['computing']:.0%} computing, {facts['exposed']:.0%} communication "
-        f"that nothing hides, {facts['waiting']:.0%} waiting",
+        f"this one began at {show_seconds(facts['before'])}",
+        f"  {facts['computing']:.0%} computing, {facts['exposed']:.0%} exposed "
+        f"communication, {facts['waiting']:.0%} waiting",
         f"  bound by {facts['bound']}",
+        *_speed(facts),
         *(
             f"  {one['line']} {one['does']} {show_seconds(one['seconds'])}, "
             f"{one['seconds'] / took:.0%}"
             for one in facts["dearest"]
         ),
     ]
+
+
+def _speed(facts):
+    if not facts.get("peak"):
+        return []
+    rate, peak = facts["flop_rate"] / 1e12, facts["peak"] / 1e12
+    return [f"  {rate:.3g} TFLOP/s, {rate / peak:.0%} of the {peak:.4g} of such a GPU"]
 
 
 def _bound(run, marks, k, computing, exposed):
@@ -106,6 +122,8 @@ def _bound(run, marks, k, computing, exposed):
         return "computing" if computing > exposed else "communication"
     if cluster.gpu is None:
         return "communication, as computing takes no time without --cluster"
+    if min(computing, exposed) > 0.8 * took:
+        return f"computing and exposed communication alike, on {cluster.gpu.name}"
     if computing >= exposed:
         return f"computing, on {cluster.gpu.name}"
     sizes, calls = [], 0

@@ -22,7 +22,8 @@ import subprocess
 import threading
 from typing import NamedTuple
 
-from ..sim.cluster import Cluster, bits_per_second
+from ..sim.cluster import Cluster
+from ..sim.hardware import bits_per_second
 
 NETWORK = 0x40000000  # CLONE_NEWNET
 MOST = 4

@@ -8,12 +8,12 @@ from .units import show_seconds
 MARKS = dict(zip(KINDS, "C.~wSR=", strict=True))
 ENDS = "S2: a message to rank 2   R0: a message from rank 0"
 UNSEEN = "waiting: in a call; whether bytes move is not seen in a measured run"
-SHOWN = 16  # up to so many ranks are shown one by one; of more the first 8, last 2
+SHOWN = 16  # up to so many ranks are shown one by one
 
 
-def text_twin(timeline, width=79):
+def text_twin(timeline, width=79, most=SHOWN):
     """The picture in plain characters: rows, a time axis, and totals per rank."""
-    shown = shown_ranks(timeline.world_size)
+    shown = shown_ranks(timeline.world_size, most)
     rows = timeline.rows
     names = [stream for rank in shown for stream in rows[rank]]
     wide = min(max(map(len, names), default=7), 16)
@@ -44,9 +44,9 @@ def kinds_of(clock):
     return [kind for kind in KINDS if kind not in unseen]
 
 
-def shown_ranks(n):
-    """All ranks, or of many the first eight and the last two."""
-    return list(range(n)) if n <= SHOWN else [*range(8), n - 2, n - 1]
+def shown_ranks(n, most=SHOWN):
+    """All ranks, or of more than `most` the first half as many and the last two."""
+    return list(range(n)) if n <= most else [*range(most // 2), n - 2, n - 1]
 
 
 def _column(elapsed, columns):

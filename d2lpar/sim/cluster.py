@@ -19,8 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from ..report.topology import plot_cluster
-from .hardware import DEFAULT_SHARE, DOUBLE_SHARE, MATMUL_SHARE, Gpu
-from .hardware import bits_per_second as bits_per_second
+from .hardware import DEFAULT_SHARE, DOUBLE_SHARE, MATMUL_SHARE, Gpu, parse_network
 from .hardware import find_gpu as find_gpu
 from .hardware import gpus as gpus
 from .hardware import parse_cluster as parse_cluster
@@ -122,7 +121,8 @@ class Cluster:
         A keyword that is None stands for the figure after it; the sources of all
         figures are at the top of this module and in `hardware.csv`.
 
-        network          bits per second of one network card, one way: "100Gb"
+        network          bits per second of a network card, one way: "100Gb"; or
+                         "8x400Gb" for eight cards in a node
         cards            network cards of a node; rank r uses card r % cards: 1
         latency          seconds per message in a node: 6 us by NVLink, 10 us by PCIe
         network_latency  seconds per message between nodes: 20 us
@@ -144,12 +144,14 @@ class Cluster:
         nodes, per_node, gpu = parse_cluster(spec)
         given = {"latency": latency, "network_latency": network_latency}
         given |= {"launch": launch, "host_memory": host_memory}
+        count, bits = parse_network(network)
+        cards = count if cards is None else cards
         given |= {"contention": contention, "cards": cards, "share": share}
         shares = {"link_share": link_share, "network_share": network_share}
         shares |= {"host_share": host_share}
         given, shares = _without_none(given), _without_none(shares)
         _check(shares, **given)
-        usual = _usual(nodes, per_node, gpu, bits_per_second(network) / 8, **shares)
+        usual = _usual(nodes, per_node, gpu, bits / 8, **shares)
         name = f"{usual.name}, {network}" if nodes > 1 else usual.name
         return replace(usual, name=name, **given)
 

@@ -149,6 +149,13 @@ def parse_cluster(spec):
     return int(nodes), int(per_node), find_gpu(match[3])
 
 
+def parse_network(text):
+    """(network cards of a node, bits per second of each) of "8x400Gb", or "100Gb"."""
+    several = re.fullmatch(r"\s*([1-9]\d*)\s*x(.*)", str(text))
+    count, rate = several.groups() if several else (1, text)
+    return int(count), bits_per_second(rate)
+
+
 def bits_per_second(text):
     """Return 1e11 of "100Gb"."""
     number = re.fullmatch(

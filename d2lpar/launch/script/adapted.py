@@ -99,6 +99,7 @@ def _ddp(gpus, usual, self, module, device_ids=None, output_device=None, *more, 
     for device in device_ids or ():
         gpus.named(device)
     usual(self, module, None, None, *more, **kw)
+    gpus.replicas.add(self)
 
 
 _OF_PROCESSES = "num_workers", "prefetch_factor", "persistent_workers", "timeout"

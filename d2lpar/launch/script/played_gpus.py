@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from ...report.engine import _TORCH, where_called
 from ...sim.hardware import PROCESSORS
+from .replicas import Replicas
 from .streams import CPU, Stream
 
 SEED = 67280421310721  # of a generator that nobody has seeded
@@ -31,6 +32,7 @@ class PlayedGpus:
         self.count = min(per_node or engine.world_size, engine.world_size)
         self.current, self.used = 0, set()
         self._peak = 0  # bytes, until the script has last forgotten them
+        self.replicas = Replicas()
         self.marks = []  # where its optimizers have stepped, see d2lpar.cli.steps
         self.processes = []  # that the script would start as ranks
         self.at_exit = []  # what the script wants to be called at its end

@@ -54,11 +54,15 @@ class Script(NamedTuple):
 
 
 class Used(NamedTuple):
-    """The GPUs that a rank has named, whether it joined a group, marks of its steps."""
+    """The GPUs that a rank has named, whether it joined a group, marks of its steps.
+
+    `samples`: of its replicas, see `replicas`.
+    """
 
     gpus: list
     joined: bool
     marks: list
+    samples: dict
 
 
 def read(path):
@@ -73,6 +77,8 @@ def _stepped(optimizer, args, kwargs):
         gpus.marks.append(
             (id(optimizer), gpus.moment(gpus.main), len(gpus.engine.entries))
         )
+        if gpus.shapes is None:
+            gpus.replicas.stepped()
 
 
 @contextlib.contextmanager
@@ -123,7 +129,7 @@ def play(script):
                 error.script_traceback = _as_text(error)
             raise
     joined = engine.times_joined > before
-    return Used(sorted(gpus.used), joined, gpus.marks)
+    return Used(sorted(gpus.used), joined, gpus.marks, gpus.replicas.samples)
 
 
 def _execute(path, at_exit):

@@ -120,12 +120,19 @@ def changes():
     yield distributed, verifies, in_ranks(lambda gpus, usual, *_: None)
     yield torch.amp.autocast_mode.autocast, "__exit__", in_ranks(_end_autocast)
     yield torch.amp.GradScaler, "__init__", in_ranks(_scaler)
+    yield torch, "_has_compatible_shallow_copy_type", in_ranks(lambda *_: True)
+    yield torch, "save", in_ranks(_save)
 
 
 def _scaler(gpus, usual, self, device="cuda", *args, enabled=True, **kwargs):
     usual(self, "cpu", enabled=False)
     if enabled:
         gpus.engine.warn(SCALER)
+
+
+def _save(gpus, usual, what, file, *args, **kwargs):
+    gpus.engine.warn(f"{file} is saved without the values of a GPU.")
+    return usual(what, file, *args, **kwargs)
 
 
 def _end_autocast(gpus, usual, self, *error):
@@ -160,6 +167,16 @@ def _fused(
     return kernel(query, key, value, attn_mask, keeps, *about, scale=scale)[0]
 
 
+def _set_data(gpus, func, tensor, value):
+    """A module's tensors go to the GPU in place, which torch refuses on meta."""
+    if tensor.is_meta == value.is_meta:
+        return func(tensor, value)
+    value = value.detach()
+    if isinstance(tensor, torch.nn.Parameter):
+        value = torch.nn.Parameter(value, tensor.requires_grad)
+    torch.utils.swap_tensors(tensor, value)
+
+
 def _uniform(gpus, func, tensor, *args, **kwargs):
     """Of DTensors torch asks CUDA here, and a normal draw costs the same."""
     if hasattr(tensor, "placements") and tensor.to_local().is_meta:
@@ -176,6 +193,7 @@ class OnShapes(OnHost):
         torch.nn.init.kaiming_uniform_: _uniform,
         torch.nn.init.uniform_: _uniform,
         torch.Tensor.uniform_: _uniform,
+        torch.Tensor.data.__set__: _set_data,
     }
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
