@@ -270,6 +270,10 @@ def test_progress_is_what_the_saved_notebooks_show(tmp_path):
     assert ["03_splits", *"yes 0 of 4 50 03.1 03.2 03.4".split()] in rows
     assert last == before
     assert "an answer" in (folder / "exercises" / "03_splits.ipynb").read_text()
+    (folder / "exercises" / "04_messages.ipynb").write_text("{")
+    assert "04_messages.ipynb is no notebook" in refused(
+        "progress", "--to", str(folder)
+    )
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="there is no git")

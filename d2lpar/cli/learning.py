@@ -1,5 +1,6 @@
 """The commands of those who learn."""
 
+import contextlib
 import importlib.util
 import os
 import sys
@@ -177,7 +178,8 @@ def lab(context: typer.Context, to: Copy = None):
     from . import standing
 
     folder = _lay_out(to).resolve()
-    print(standing.sentence(standing.chapters(folder)), flush=True)
+    with contextlib.suppress(ValueError, OSError):  # JupyterLab shows what is broken
+        print(standing.sentence(standing.chapters(folder)), flush=True)
     words = [f"--ServerApp.root_dir={folder}", *context.args]
     words.append(str(folder / "chapters" / "00_start.ipynb"))
     try:

@@ -1,7 +1,6 @@
 """What a run of a script did: in numbers, as text, in a file, beside an earlier run."""
 
 import json
-import os
 import re
 from collections import Counter
 from linecache import getlines
@@ -44,7 +43,7 @@ def _calls(run, program):
     """Of each call and line, dearest first: how often, and the bytes sent."""
     found = sorted(run.ledger.by_call().items(), key=lambda item: -item[1][1])
     return [
-        {"call": kind, "line": near_place(where, os.path.dirname(program.path)),
+        {"call": kind, "line": near_place(where, program.folder),
          "calls": count, "bytes": size}
         for (kind, where), (count, size) in found
     ]  # fmt: skip

@@ -107,8 +107,16 @@ def further(path):
 
 
 def read(path):
-    """The notebook's dictionary, every text joined into one string."""
-    notebook = json.loads(Path(path).read_text(encoding="utf-8"))
+    """The notebook's dictionary, every text joined into one string.
+
+    ValueError where the file is no notebook.
+    """
+    try:
+        notebook = json.loads(Path(path).read_text(encoding="utf-8"))
+    except ValueError:
+        raise ValueError(
+            f"{path} is no notebook: save it in JupyterLab again."
+        ) from None
     for cell in notebook["cells"]:
         cell["source"] = _joined(cell["source"])
         for output in cell.get("outputs", []):
