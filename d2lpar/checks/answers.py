@@ -11,6 +11,7 @@ from ..shared import notebooks
 _PACKAGE = Path(__file__).resolve().parents[1]
 _INSIDE = _PACKAGE / "course" / "solutions"  # in a wheel
 FOLDER = _INSIDE if _INSIDE.is_dir() else _PACKAGE.parent / "solutions"
+_KINDS = ast.Import | ast.ImportFrom | ast.FunctionDef | ast.ClassDef
 GIVEN = {}  # {exercise: its Answer} where there is no folder to read
 
 
@@ -72,10 +73,6 @@ def read(path):
         elif cell["cell_type"] == "markdown":
             title = (re.findall(r"(?m)^## \d\d\.\d (.*)", source) or [title])[-1]
         elif cell["cell_type"] == "code":
-            given += map(ast.unparse, _definitions(source))
+            nodes = ast.parse(source).body
+            given += [ast.unparse(node) for node in nodes if isinstance(node, _KINDS)]
     return found
-
-
-def _definitions(source):
-    kinds = ast.Import | ast.ImportFrom | ast.FunctionDef | ast.ClassDef
-    return [node for node in ast.parse(source).body if isinstance(node, kinds)]

@@ -12,7 +12,7 @@ import numpy as np
 
 from . import signs, solutions
 from .guard import replaced
-from .hints import ONLY_SIMULATED, plain, usual_mistake
+from .hints import ONLY_SIMULATED, PLAIN, usual_mistake
 from .judging import Mistake
 from .report import Report, Row
 from .requirements import NATIVE, collectives
@@ -45,7 +45,11 @@ def check(name: str, function: Callable, hint: bool = False, seed: int = 0) -> R
     _judge(report, exercise, cases, attempts, tried)
     if not report.passed and exercise.public:
         if _passes(exercise.public, function, seed):
-            _name_public(report, exercise)
+            why = "it is an answer to the public exercise"
+            row = Row("answer to", "the public one", "this", False, vital=why)
+            report.rows.append(row)
+            report.mistake, report.more = "public answer", ""
+            report.sentence = exercise.words["differs"]
     return report
 
 
@@ -54,12 +58,16 @@ def _judge(report, exercise, cases, attempts, tried):
     failing = [attempt for attempt in attempts if _fails(attempt, exercise)]
     failing.sort(key=_less_telling)
     report.run = attempts[-1].recorded or attempts[-1].run
-    foreign, aside = replaced(), _aside(attempts)
+    foreign = replaced()[:1]
+    aside = [a for a in attempts if a.run is not None and any(a.run.aside)][:1]
     if failing or foreign or aside or not all(attempt.right for attempt in tried):
-        mistake, shown = _forbidden(foreign, aside) or _mistake(
-            exercise, attempts, failing, tried
-        )
-        _explain(report, exercise, mistake, shown)
+        evaded = _evaded(foreign, aside)
+        mistake, shown = evaded or _mistake(exercise, attempts, failing, tried)
+        report.mistake, report.sentence, report.more = mistake
+        if shown is not None:
+            report.failing, report.run = shown.case.call, shown.recorded or shown.run
+            report.details = _details(shown, exercise, mistake.name)
+            report.stuck = shown.error is not None and shown.cause is None
         if _among(shown, failing):
             failing.insert(0, shown)
     report.rows = [_outcome_row(exercise, attempts, cases, failing)]
@@ -69,25 +77,20 @@ def _judge(report, exercise, cases, attempts, tried):
     report.rows += [_processes_row(tried)] * bool(tried)
     for call in [a.case.call for a in failing if signs.races(a)][:1]:
         report.rows.append(Row("races", "1", "none", False, call, "it has a race"))
-    report.rows += [_foreign_row(name) for name in foreign[:1]]
-    report.rows += [_aside_row(attempt) for attempt in aside[:1]]
-
-
-def _name_public(report, exercise):
-    """The answer is the one to the exercise that this one is a variation of."""
-    why = "it is an answer to the public exercise"
-    report.rows.append(Row("answer to", "the public one", "this", False, vital=why))
-    report.mistake, report.sentence = "public answer", exercise.words["differs"]
-    report.more = ""
+    why = "a function of the course is replaced"
+    for name in foreign:
+        report.rows.append(Row("functions replaced", name, "none", False, vital=why))
+    why = "work is hidden in threads"
+    for a in aside:
+        made, label = f"{sum(a.run.aside)} operations", "work in threads of its own"
+        report.rows.append(Row(label, made, "none", False, a.case.call, why))
 
 
 def _passes(exercise, function, seed):
     """Does the function do what this exercise asks for, in the simulator?"""
-    for case in exercise.cases(np.random.default_rng(seed)):
-        attempt = exercise.attempt(function, case)
-        if attempt.error is not None or _fails(attempt, exercise):
-            return False
-    return True
+    cases = exercise.cases(np.random.default_rng(seed))
+    attempts = (exercise.attempt(function, case) for case in cases)
+    return not any(_fails(attempt, exercise) for attempt in attempts)
 
 
 def find(name):
@@ -123,11 +126,8 @@ def _on_processes(exercise, function, cases):
 
     Where a case names a program among its facts, of each program.
     """
-    largest = {
-        (case.n, case.facts.get("program")): case
-        for case in cases
-        if case.n in exercise.processes
-    }
+    few = [case for case in cases if case.n in exercise.processes]
+    largest = {(case.n, case.facts.get("program")): case for case in few}
     return [_on_a_busy_machine(exercise, function, c) for c in largest.values()]
 
 
@@ -158,15 +158,10 @@ def _outcome_row(exercise, attempts, cases, failing):
     count, of, where = len(right), len(cases), ""
     if right and several and all(attempt.case.n == 1 for attempt in right):
         count, of, where = 0, len(several), " on several ranks"
-    wrong = next((a for a in failing if not _right(a, exercise)), None)
-    return Row(
-        "outcome",
-        f"right in {count} of {of} calls{where}",
-        f"all {len(cases)}",
-        len(right) == len(cases),
-        wrong.case.call if wrong else "",
-        NOT_RIGHT,
-    )
+    wrong = [a.case.call for a in failing if not _right(a, exercise)] + [""]
+    came, wanted = f"right in {count} of {of} calls{where}", f"all {len(cases)}"
+    passed = len(right) == len(cases)
+    return Row("outcome", came, wanted, passed, wrong[0], NOT_RIGHT)
 
 
 def _row(requirement, exercise, attempts, failing, least):
@@ -195,45 +190,12 @@ def _by_others(requirement, exercise, attempt):
 
 
 def _processes_row(tried):
-    wrong = next((attempt for attempt in tried if not attempt.right), None)
+    wrong = [attempt.case.call for attempt in tried if not attempt.right]
     sizes = " and ".join(sorted({str(attempt.case.n) for attempt in tried}))
-    return Row(
-        "on real processes",
-        f"right in {sum(attempt.right for attempt in tried)} of {len(tried)} calls",
-        f"all {len(tried)}, on {sizes} ranks",
-        wrong is None,
-        wrong.case.call if wrong else "",
-        "the outcome is not right on real processes",
-    )
-
-
-def _foreign_row(name):
-    why = "a function of the course is replaced"
-    return Row("functions replaced", name, "none", False, vital=why)
-
-
-def _aside(attempts):
-    """Those in which the answer computed in threads that it had started."""
-    return [a for a in attempts if a.run is not None and any(a.run.aside)]
-
-
-def _aside_row(attempt):
-    made = f"{sum(attempt.run.aside)} operations"
-    call, why = attempt.case.call, "work is hidden in threads"
-    return Row("work in threads of its own", made, "none", False, call, why)
-
-
-# The report
-
-
-def _explain(report, exercise, mistake, shown):
-    """The report names the mistake, and the attempt that shows it."""
-    report.mistake, report.sentence = mistake.name, mistake.sentence
-    report.more = mistake.hint
-    if shown is not None:
-        report.failing, report.run = shown.case.call, shown.recorded or shown.run
-        report.details = _details(shown, exercise, mistake.name in exercise.mistakes)
-        report.stuck = shown.error is not None and shown.cause is None
+    came = f"right in {len(tried) - len(wrong)} of {len(tried)} calls"
+    wanted = f"all {len(tried)}, on {sizes} ranks"
+    why = "the outcome is not right on real processes"
+    return Row("on real processes", came, wanted, not wrong, (wrong + [""])[0], why)
 
 
 def _right(attempt, exercise):
@@ -243,9 +205,8 @@ def _right(attempt, exercise):
 
 
 def _fails(attempt, exercise):
-    if not attempt.right:
-        return True
-    return not all(requirement.holds(attempt) for requirement in exercise.requirements)
+    rows = exercise.requirements
+    return not (attempt.right and all(row.holds(attempt) for row in rows))
 
 
 def _less_telling(attempt):
@@ -259,9 +220,10 @@ def _among(attempt, attempts):
     return any(each is attempt for each in attempts)
 
 
-def _details(attempt, exercise, known):
-    """Lines; without the advice for any deadlock, where the mistake is `known`."""
+def _details(attempt, exercise, mistake):
+    """Lines; without advice for any deadlock, where the exercise knows the mistake."""
     if attempt.error is not None:
+        known = mistake in exercise.mistakes
         advice = getattr(attempt.error, "advice", "") if known else ""
         lines = str(attempt.error).replace(advice, "").split("\n")
         return [f"  {line}" for line in lines]
@@ -274,15 +236,14 @@ def _details(attempt, exercise, known):
     return []
 
 
-def _forbidden(foreign, aside):
+def _evaded(foreign, aside):
     """(the mistake, the case that shows it), if what is measured was evaded."""
-    if foreign:
-        text = f"{foreign[0]} is not the library's own any more; restart the kernel."
+    for name in foreign:
+        text = f"{name} is not the library's own any more; restart the kernel."
         return Mistake("replaced", text), None
-    if aside:
+    for attempt in aside:
         text = "It computes in threads that it starts, and not where it is called."
-        return Mistake("threads", text), aside[0]
-    return None
+        return Mistake("threads", text), attempt
 
 
 def _mistake(exercise, attempts, failing, tried):
@@ -296,7 +257,7 @@ def _mistake(exercise, attempts, failing, tried):
         if names := ", ".join(dict.fromkeys(collectives(attempt.run))):
             text = f"It calls {names}; here the answer is made of messages."
             return Mistake("native collective", text), attempt
-    if plain(failing[0]) or signs.races(failing[0]):
+    if isinstance(failing[0].cause, PLAIN) or signs.races(failing[0]):
         return usual_mistake(exercise, attempts, failing), failing[0]
     if all(map(signs.silent, failing)) and any(a.case.n > 1 for a in failing):
         text = "It returns None on every rank, and a value is expected."

@@ -50,23 +50,20 @@ def same(came, wanted):
     if torch.is_tensor(wanted):
         return torch.is_tensor(came) and _same_tensors(came, wanted)
     if isinstance(wanted, dict):
-        return (
-            isinstance(came, dict)
-            and came.keys() == wanted.keys()
-            and all(same(came[key], wanted[key]) for key in wanted)
-        )
+        alike = isinstance(came, dict) and came.keys() == wanted.keys()
+        return alike and all(same(came[key], wanted[key]) for key in wanted)
     if isinstance(wanted, list | tuple):
         alike = isinstance(came, list | tuple) and len(came) == len(wanted)
         return alike and all(map(same, came, wanted))
-    if _is_number(wanted):
-        return _is_number(came) and bool(close(came, wanted))
+    if is_number(wanted):
+        return is_number(came) and bool(close(came, wanted))
     return type(came) is type(wanted) and came == wanted
 
 
 def comparable(came, wanted):
     """Do these tensors differ in nothing but their numbers?"""
-    kinds = [(x.shape, x.dtype, x.layout, x.device) for x in (came, wanted)]
-    return kinds[0] == kinds[1]
+    kind = lambda x: (x.shape, x.dtype, x.layout, x.device)
+    return kind(came) == kind(wanted)
 
 
 def _same_tensors(came, wanted):
@@ -80,7 +77,8 @@ def _same_tensors(came, wanted):
     return all(close(a, b, noise) for a, b in zip(came, wanted, strict=True))
 
 
-def _is_number(value):
+def is_number(value):
+    """Is it one of Python or numpy, and not True or False?"""
     number = isinstance(value, int | float | np.integer | np.floating)
     return number and not isinstance(value, bool)
 

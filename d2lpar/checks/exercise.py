@@ -86,13 +86,11 @@ class Exercise:
 
     def at_most(self, exactly=False, **allowed):
         """Add rows of figures, keys of FIGURES: (case) -> the largest allowed."""
-        made = {name: FIGURES[name](it, exactly) for name, it in allowed.items()}
+        made = {k: FIGURES[k](it, exactly=exactly) for k, it in allowed.items()}
         self._figures |= made
         self.require(*made.values())
 
-    def exactly(self, **wanted):
-        """Add rows of figures that are no less, either."""
-        self.at_most(exactly=True, **wanted)
+    exactly = functools.partialmethod(at_most, exactly=True)  # and no less, either
 
     def costs(self, *names):
         """Return a question: just these rows fail, and in no call another."""
@@ -133,9 +131,7 @@ class Exercise:
 
     def right(self, edits=None):
         """Add an unusual right answer."""
-        if callable(edits):  # a decorator without parentheses
-            return self.wrong(None)(edits)
-        return self.wrong(None, edits)
+        return self.wrong(None)(edits) if callable(edits) else self.wrong(None, edits)
 
     def variation(
         self, letter, *, varied, differs, says=(), reads=(), rows=(), turned=None, **how
@@ -166,21 +162,10 @@ class Exercise:
         if silent := self._questions.keys() - self.words.keys():
             raise ValueError(f"{self.name}: nothing is said of {sorted(silent)}")
         self.words.setdefault("title", answers.of(self.name).title)
-        return judging.Exercise(
-            self.name,
-            self._cases,
-            self._rows,
-            self._questions,
-            self.words,
-            variations=self._variations,
-            answers=self._answers,
-            edges=self.edges,
-            **self._fields,
-        )
-
-    def _answers(self):
-        """[(function, mistake or None)]: every answer that is known."""
-        return [(answer.make(), answer.mistake) for answer in self.known]
+        more = {"variations": self._variations, "edges": self.edges, **self._fields}
+        more["answers"] = lambda: [(each.make(), each.mistake) for each in self.known]
+        parts = self.name, self._cases, self._rows, self._questions, self.words
+        return judging.Exercise(*parts, **more)
 
     def _about(self, mistake, text):
         """The words of a mistake, and none of what is no mistake of this exercise."""
@@ -266,7 +251,8 @@ class Slip:
         """Wrong outcomes come first: most slips are ruled out by one call."""
         known = attempts[0].case.fakes
         if (form, "explains") not in known:
-            ended = sorted((a for a in attempts if a.error is None), key=_is_right)
+            ended = [a for a in attempts if a.error is None]
+            ended.sort(key=signs.right)
             known[form, "explains"] = all(self._fits(form, each) for each in ended)
         return known[form, "explains"]
 
@@ -286,7 +272,3 @@ class Slip:
             return None
         came = [judged.outcome(attempt, r) for r in range(case.n)]
         return [self.about(each) for each in came] if self.about else came
-
-
-def _is_right(attempt):
-    return attempt.right

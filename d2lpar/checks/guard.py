@@ -29,15 +29,11 @@ def replaced():
 
 def _functions(value):
     """The function that this is, or those that a property, a method consist of."""
-    kind = type(value)  # to ask a value itself may warn
-    if kind is FunctionType:
-        return (value,)
+    kind, parts = type(value), (value,)  # to ask a value itself may warn
     if kind is staticmethod or kind is classmethod:
         parts = (value.__func__,)
     elif issubclass(kind, property):
         parts = value.fget, value.fset, value.fdel
-    else:
-        return ()
     return [part for part in parts if type(part) is FunctionType]
 
 

@@ -109,11 +109,10 @@ class Attempt:
 
     def gives(self, outcomes):
         """Did every rank come to its one of these outcomes?  `...` stands for any."""
-        pairs = zip(self.came, outcomes, strict=True)
-        return all(
+        fits = lambda came, wanted: (
             wanted is ... or (ordinary(came) and self.agrees(came, wanted, self.case))
-            for came, wanted in pairs
         )
+        return all(fits(*pair) for pair in zip(self.came, outcomes, strict=True))
 
 
 @dataclass
@@ -199,11 +198,10 @@ def on_ranks(fn, case, **options):
     usual = {"backend": "sim", "device": "cpu", "cluster": Cluster.plain}
     options = {**usual, "timeout": PATIENCE, **case.options, **options}
     attempt, longest = Attempt(case), LONGEST * (1 + 3 * (options["backend"] != "sim"))
+    options |= {"world_size": case.n}
     try:
         with time_limit(longest), _tracing(case.traced), patched(*FINITE):
-            attempt.run = run(
-                _call, fn, _Own(case.inputs), world_size=case.n, **options
-            )
+            attempt.run = run(_call, fn, _Own(case.inputs), **options)
         attempt.values, attempt.args = map(list, zip(*attempt.run.results, strict=True))
     except (RankError, TypeError) as error:
         attempt.error, attempt.run = error, getattr(error, "run", None)

@@ -116,11 +116,8 @@ class Report:
         return self.run.timeline if self.run else None
 
     def __str__(self):
-        if not self.done:
-            return self._head()
-        return "\n\n".join(
-            [self._head(), self._table(), *self._texts(), *self._lines()]
-        )
+        shown = [self._table(), *self._texts(), *self._lines()] if self.done else []
+        return "\n\n".join([self._head(), *shown])
 
     __repr__ = __str__
 
@@ -131,17 +128,19 @@ class Report:
         yield Text(self._head(), style="bold")
         if self.done:
             yield from ("", self._grid())
-        for text in self._texts() if self.done else ():
-            yield from ("", Text(text))
-        for text in self._lines():
-            yield from ("", Text(text))
+            for text in [*self._texts(), *self._lines()]:
+                yield from ("", Text(text))
 
     def _repr_html_(self):
         head = f"<p><b>{escape(self._head())}</b></p>"
         if not self.done:
             return head
         table = _html_table([(row, row.cells(self.failing)) for row in self.rows])
-        return "\n".join([head, table, *map(_paragraph, self._texts())])
+        parts = [text.partition("\n") for text in self._texts()]
+        return "\n".join([head, table]) + "".join(
+            f"\n<p>{escape(first)}</p>" + f"<pre>{escape(lines)}</pre>" * bool(lines)
+            for first, _, lines in parts
+        )
 
     def _ipython_display_(self):
         from IPython.display import display
@@ -184,8 +183,15 @@ class Report:
     def _texts(self):
         """The paragraphs below the table."""
         largest = [row.where for row in self.rows if row.passed and row.where][-1:]
-        notes = [f"Figures of rows that pass are of the call: {x}" for x in largest]
-        return [*filter(None, [self.reckoning, *notes, self._call(), self._advice()])]
+        texts = [f"Figures of rows that pass are of the call: {x}" for x in largest]
+        if self.failing:
+            call = f"A failing call: {self.failing}"
+            texts.append("\n".join([call, *self.details]))
+        if self.sentence:
+            tail = " (hint=True says more)" if self.more else ""
+            more = f" {self.more}" if self.hint else tail
+            texts.append(f"Likely: {self.sentence}{more}".strip())
+        return [self.reckoning, *texts]
 
     def _grid(self):
         """The rows as a table of rich."""
@@ -212,19 +218,6 @@ class Report:
         lines = file.getvalue().splitlines()
         return "\n".join(map(str.rstrip, lines))
 
-    def _call(self):
-        if self.failing:
-            return "\n".join([f"A failing call: {self.failing}", *self.details])
-        return ""
-
-    def _advice(self):
-        if not self.sentence:
-            return ""
-        if self.hint:
-            return f"Likely: {self.sentence} {self.more}".strip()
-        tail = " (hint=True says more)" if self.more else ""
-        return f"Likely: {self.sentence}{tail}"
-
 
 def _html_table(rows):
     """A table of (row, its texts)."""
@@ -236,9 +229,3 @@ def _html_table(rows):
         label = f'<th scope="row">{escape(label)}</th>'
         lines.append(f"<tr><td>{badge}</td>{label}{cells}</tr>")
     return "\n".join([*lines, "</tbody></table>"])
-
-
-def _paragraph(text):
-    first, *lines = text.split("\n")
-    block = f"<pre>{escape(chr(10).join(lines))}</pre>" if lines else ""
-    return f"<p>{escape(first)}</p>{block}"

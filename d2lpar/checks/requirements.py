@@ -1,5 +1,7 @@
 """Requirements that many exercises share: each is a row of the report."""
 
+from functools import partial
+
 import torch
 
 from ..report.units import show_bytes, show_seconds
@@ -11,58 +13,40 @@ NATIVE = "native collectives called"  # the row of exercises that are about mess
 UNTOUCHED = "ranks whose input changed"
 
 
-def bytes_sent(allowed, exactly=True):
-    """`allowed(case)`: bytes that each rank sends, a list or one number for all."""
-    return Requirement(
-        "bytes sent by a rank", lambda a: a.run.bytes_sent, allowed, exactly, show_bytes
-    )
-
-
-def messages(allowed, exactly=True):
-    """`allowed(case)`: messages of all ranks together."""
-    return Requirement(
-        "messages of all ranks", lambda a: sum(a.run.messages), allowed, exactly
-    )
-
-
-def rounds(allowed, exactly=True):
-    """`allowed(case)`: the longest chain of messages."""
-    return Requirement("rounds", lambda a: a.run.rounds, allowed, exactly)
-
-
-def extra_memory(allowed, exactly=False):
-    """`allowed(case)`: most bytes that a rank allocates at once, besides inputs.
-
-    In a traced case these are not tensors only, and `allowed` adds `case.noise`.
-    """
-    peak = lambda attempt: attempt.run.peak_memory
-    return Requirement("extra memory of a rank", peak, allowed, exactly, show_bytes)
-
-
-def seconds(allowed, exactly=True):
-    """`allowed(case)`: virtual seconds until the last rank is done."""
-    return Requirement("time", lambda a: a.run.elapsed, allowed, exactly, show_seconds)
+# Rows of figures: (allowed, exactly), where `allowed(case)` is a number, or a list with
+# one for each rank.  In a traced case memory is not of tensors only, and the exercise
+# adds `case.noise`.
+bytes_sent = partial(
+    Requirement, "bytes sent by a rank", lambda a: a.run.bytes_sent, show=show_bytes
+)
+messages = partial(Requirement, "messages of all ranks", lambda a: sum(a.run.messages))
+rounds = partial(Requirement, "rounds", lambda a: a.run.rounds)
+extra_memory = partial(
+    Requirement,
+    "extra memory of a rank",
+    lambda a: a.run.peak_memory,
+    exactly=False,
+    show=show_bytes,
+)
+seconds = partial(Requirement, "time", lambda a: a.run.elapsed, show=show_seconds)
+NONE = lambda case: 0  # of what is counted, none is allowed
 
 
 def from_messages():
     """No native collective is called: the answer is made of messages."""
-    return Requirement(
-        NATIVE,
-        lambda a: len(collectives(a.run)),
-        lambda case: 0,
-        instead=lambda a: any(name != "barrier" for name in collectives(a.run)),
-    )
+    work = lambda attempt: {*collectives(attempt.run)} - {"barrier"}
+    return Requirement(NATIVE, lambda a: len(collectives(a.run)), NONE, instead=work)
 
 
 def untouched(k=0):
     """Argument k is on every rank as it was before."""
+    return Requirement(UNTOUCHED, partial(changed, k=k), NONE)
 
-    def changed(attempt):
-        before = [arguments[k] for arguments in attempt.case.inputs]
-        after = [arguments[k] for arguments in attempt.args]
-        return sum(not same(a, b) for a, b in zip(after, before, strict=True))
 
-    return Requirement(UNTOUCHED, changed, lambda case: 0)
+def changed(attempt, k):
+    """The number of ranks on which argument k is another one than before."""
+    pairs = zip(attempt.args, attempt.case.inputs, strict=True)
+    return sum(not same(after[k], before[k]) for after, before in pairs)
 
 
 def same_bits():
@@ -72,7 +56,7 @@ def same_bits():
         bits = list(map(_bits, attempt.came))
         return sum(x != bits[0] for x in bits)
 
-    return Requirement("ranks with other bits than rank 0", others, lambda case: 0)
+    return Requirement("ranks with other bits than rank 0", others, NONE)
 
 
 def _bits(value):
@@ -107,6 +91,5 @@ def products(attempt):
 
 def all_waited():
     """Every message that was started was waited for, by both of its ends."""
-    return Requirement(
-        "messages not waited for", lambda a: a.run.ledger.unwaited(), lambda case: 0
-    )
+    open_ends = lambda attempt: attempt.run.ledger.unwaited()
+    return Requirement("messages not waited for", open_ends, NONE)

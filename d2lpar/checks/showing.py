@@ -4,7 +4,7 @@ import sys
 
 import torch
 
-from .equality import comparable
+from .equality import comparable, is_number
 
 WIDE = 56  # characters of a value, so that a line of the report has less than 80
 DIGITS = (6, 9, 12, 17)  # the first number of digits that tells two numbers apart
@@ -48,8 +48,8 @@ def _differences(came, wanted, tolerance, path):
         if came.keys() != wanted.keys():
             yield path, list(came), list(wanted)
             return
-        for key in wanted:
-            yield from _differences(came[key], wanted[key], tolerance, f"{path}{key}")
+        for key, b in wanted.items():
+            yield from _differences(came[key], b, tolerance, f"{path}{key}")
     elif isinstance(came, list | tuple) and isinstance(wanted, list | tuple):
         if len(came) != len(wanted):
             yield path, came, wanted
@@ -74,13 +74,9 @@ def _elements(came, wanted, tolerance, path):
 
 
 def _differ(a, b, tolerance):
-    if _is_number(a) and _is_number(b) and abs(a) <= sys.float_info.max:
+    if is_number(a) and is_number(b) and abs(a) <= sys.float_info.max:
         return not abs(a - b) <= tolerance * abs(b)  # a NaN differs
     return type(a) is not type(b) or a != b
-
-
-def _is_number(value):
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _apart(a, b):

@@ -18,9 +18,10 @@ __path__ = [str(FOLDER)]  # so that `import d2lpar.checks.solutions.ex_06_2` fin
 
 def known():
     """Return the names of the exercises that have a file: ["00.1", "02.2", ...]."""
-    loaded = [name.rpartition(".")[2] for name in sys.modules if _is_below(name)]
-    stems = {*loaded, *(path.stem for path in FOLDER.glob("ex_*.py"))}
-    return sorted(_name(stem) for stem in stems if re.fullmatch(r"ex_\d\d_\d+", stem))
+    loaded = [name.removeprefix(f"{__name__}.") for name in sys.modules]
+    stems = [*loaded, *(path.stem for path in FOLDER.glob("ex_*.py"))]
+    found = [re.fullmatch(r"ex_(\d\d)_(\d+)", stem) for stem in stems]
+    return sorted({f"{stem[1]}.{stem[2]}" for stem in found if stem})
 
 
 def load(name):
@@ -50,11 +51,3 @@ def given(found):
 
 def _stem(name):
     return f"ex_{name.replace('.', '_')}"
-
-
-def _name(stem):
-    return stem.removeprefix("ex_").replace("_", ".")
-
-
-def _is_below(name):
-    return name.startswith(f"{__name__}.")

@@ -40,7 +40,8 @@ def varied(exercise, name, it):
     """The Exercise that this Variation of `exercise` is."""
     changed = replace(exercise, **it.change)
     said = exercise.words | it.words
-    labels = said.get("rows", {})
+    labels, shows = said.get("rows", {}), exercise.shows
+    here = lambda outcome, n: turned(it.shows, shows(outcome, n), n)
     return replace(
         changed,
         name=name,
@@ -51,7 +52,7 @@ def varied(exercise, name, it):
         ],
         words=said,
         perform=functools.partial(_perform, changed.perform, it),
-        shows=functools.partial(_shown, it, exercise) if it.shows else exercise.shows,
+        shows=here if it.shows else shows,
         public=exercise,
     )
 
@@ -93,10 +94,6 @@ def _by_rank(case):
 def _call(fn, given, back, n, *arguments):
     value = fn(*given(n, *arguments)) if given else fn(*arguments)
     return turned(back, value, n) if back else value
-
-
-def _shown(it, exercise, value, n):
-    return turned(it.shows, exercise.shows(value, n), n)
 
 
 def turned(way, value, n):
