@@ -1,11 +1,14 @@
 """`d2lpar.parameter_server`: what claims to equal one device does, to 1e-10."""
 
+from itertools import product
+
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
 
 import d2lpar
+from conftest import WORLDS
 from d2lpar import allreduce as a
 from d2lpar import parameter_server as ps
 from d2lpar.allreduce.costs import ring_cost
@@ -34,51 +37,41 @@ class Tied(nn.Module):
         return self.second(torch.tanh(self.frozen(torch.tanh(self.first(x)))))
 
 
-def batch(k, rows, seed=0):
+def batch(k, rows):
     """Batch k: other rows in every step."""
-    generator = torch.Generator().manual_seed(100 * seed + k)
-    both = torch.randn(2, rows, 5, generator=generator, dtype=torch.float64)
-    return both[0], both[1]
+    generator = torch.Generator().manual_seed(k)
+    return torch.randn(2, rows, 5, generator=generator, dtype=torch.float64)
 
 
 def loss_of(model, x, y):
     return ((model(x) - y) ** 2).mean()
 
 
-def one_device(make_optimizer, rows, steps=STEPS):
-    """(flat parameters, [flat gradients]) after some steps on whole batches."""
+def whole(tensors):
+    """Of all that is trained, one vector."""
+    return torch.cat([x.detach().flatten() for x in tensors])
+
+
+def one_device(make_optimizer, rows, used=None, steps=STEPS):
+    """(flat parameters, [flat gradients]) of plain torch, on the first `used` rows."""
     model, grads = Tied(), []
-    flat = ps.Flat(model)
-    optimizer = make_optimizer(model.parameters())
-    for k in range(steps):
-        flat.grads.zero_()
-        loss_of(model, *batch(k, rows)).backward()
-        grads.append(flat.grads.clone())
-        optimizer.step()
-    return flat.values.clone(), grads
-
-
-def plain_torch(make_optimizer, rows):
-    """The same without anything of ours."""
-    model = Tied()
-    optimizer = make_optimizer(model.parameters())
-    for k in range(STEPS):
-        optimizer.zero_grad()
-        loss_of(model, *batch(k, rows)).backward()
-        optimizer.step()
-    return whole(model)
-
-
-def whole(model):
-    """All that is trained, as one vector."""
     trained = [p for p in model.parameters() if p.requires_grad]
-    return torch.cat([p.detach().flatten() for p in trained])
+    optimizer = make_optimizer(trained)
+    for k in range(steps):
+        x, y = batch(k, rows)[:, :used]
+        optimizer.zero_grad()
+        loss_of(model, x, y).backward()
+        grads.append(whole(p.grad for p in trained))
+        optimizer.step()
+    return whole(trained), grads
 
 
-def share_of(model, rows, i, workers, steps=STEPS):
+def share_of(model, rows, i, workers, steps=STEPS, pause=0.0):
     """The task of worker i: its rows of each batch; it may have none."""
 
     def task(k):
+        if pause:
+            d2lpar.sleep(pause)
         x, y = (t.tensor_split(workers)[i] for t in batch(k, rows))
         if len(x):
             loss_of(model, x, y).backward()
@@ -87,32 +80,24 @@ def share_of(model, rows, i, workers, steps=STEPS):
     return task
 
 
-def train(rule, make_optimizer, rows, servers=1, steps=STEPS, members=None):
+def train(rule, make, rows, servers=1, steps=STEPS, members=None, pauses=None):
     """A server returns (shard, [gradients], [ages]), a worker its tasks."""
     group = None if members is None else dist.new_group(members)
     n, r = dist.get_world_size(group), dist.get_rank(group)
     if r < 0:
         return None
-    model = Tied()
-    if r >= servers:
-        task = share_of(model, rows, r - servers, n - servers, steps)
+    model, worker = Tied(), r - servers
+    if worker >= 0:
+        pause = pauses[worker] if pauses else 0.0
+        task = share_of(model, rows, worker, n - servers, steps, pause)
         return ps.work(model, task, servers, group)
-    server = ps.serve(model, make_optimizer, servers, group)
-    grads, ages = [], []
-    for update in rule(server):
-        grads.append(server.shard.grad.clone())
-        ages.append(update)
-    return server.shard.detach(), grads, ages
+    server = ps.serve(model, make, servers, group)
+    both = [(server.shard.grad.clone(), update) for update in rule(server)]
+    return server.shard.detach(), *map(list, zip(*both, strict=True))
 
 
-def trained(*args, n, backend="sim"):
-    return d2lpar.run(train, *args, world_size=n, backend=backend)
-
-
-def joined(run, servers):
-    """(whole parameters, whole gradient of each step)."""
-    shards, grads, _ = zip(*run.results[:servers], strict=True)
-    return torch.cat(shards), [torch.cat(parts) for parts in zip(*grads, strict=True)]
+def trained(*args, n, backend="sim", **options):
+    return d2lpar.run(train, *args, world_size=n, backend=backend, **options)
 
 
 def close(came, wanted):
@@ -121,23 +106,10 @@ def close(came, wanted):
 
 def equals_one_device(run, servers, make_optimizer, rows):
     values, grads = one_device(make_optimizer, rows)
-    came, sums = joined(run, servers)
-    assert close(came, values)
+    shards, parts, _ = zip(*run.results[:servers], strict=True)
+    assert close(torch.cat(shards), values)
+    sums = [torch.cat(part) for part in zip(*parts, strict=True)]
     assert len(sums) == len(grads) and all(map(close, sums, grads))
-
-
-# The serial truth itself
-
-
-@pytest.mark.parametrize("kind", OPTIMIZERS)
-def test_flat_parameters_train_as_plain_ones_do(kind):
-    values, _ = one_device(OPTIMIZERS[kind], 7)
-    assert torch.equal(values, plain_torch(OPTIMIZERS[kind], 7))
-
-
-def test_flat_has_tied_weights_once_and_frozen_ones_not():
-    flat = ps.Flat(Tied())
-    assert flat.values.shape == flat.grads.shape == (5 * 5 + 5 + 5,)
 
 
 def test_flat_refuses_mixed_dtypes_and_nothing_to_train():
@@ -151,22 +123,23 @@ def test_flat_refuses_mixed_dtypes_and_nothing_to_train():
 # Synchronous: one device, exactly
 
 
+SIMULATED = [("sim", *each) for each in product((1, 2, 3, 4), (1, 2, 3), (7, 2))]
+REAL = [("gloo", *each, 7) for each in ((1, 1), (3, 1), (3, 2))]
+
+
 @pytest.mark.parametrize("kind", OPTIMIZERS)
-@pytest.mark.parametrize("rows", [7, 2])
-@pytest.mark.parametrize("servers", [1, 2, 3])
-@pytest.mark.parametrize("workers", [1, 2, 3, 4])
-def test_synchronous_server_equals_one_device(workers, servers, rows, kind):
-    make = OPTIMIZERS[kind]
-    run = trained(ps.synchronous, make, rows, servers, n=servers + workers)
+@pytest.mark.parametrize(("world", "workers", "servers", "rows"), SIMULATED + REAL)
+def test_synchronous_server_equals_one_device(world, workers, servers, rows, kind):
+    make, n = OPTIMIZERS[kind], servers + workers
+    run = trained(ps.synchronous, make, rows, servers, n=n, backend=world)
     equals_one_device(run, servers, make, rows)
     assert run.results[servers:] == [STEPS] * workers and run.warnings == []
-
-
-@pytest.mark.parametrize(("workers", "servers"), [(1, 1), (3, 1), (3, 2)])
-def test_synchronous_server_equals_one_device_on_processes(workers, servers):
-    how = {"n": servers + workers, "backend": "gloo"}
-    run = trained(ps.synchronous, OPTIMIZERS["adam"], 7, servers, **how)
-    equals_one_device(run, servers, OPTIMIZERS["adam"], 7)
+    assert run.results[0][2] == [[0] * workers] * STEPS  # no gradient is old
+    S = 8 * 35  # tied weights once, frozen ones not
+    sizes = [8 * len(part) for part in torch.zeros(35).tensor_split(servers)]
+    assert run.bytes_sent[:servers] == [STEPS * workers * size for size in sizes]
+    assert run.bytes_sent[servers:] == [STEPS * (S + 16 * servers)] * workers
+    assert sum(run.messages) == STEPS * 3 * workers * servers
 
 
 def test_servers_in_a_group():
@@ -188,26 +161,15 @@ def test_workers_may_have_different_numbers_of_tasks():
     assert run.results == [[3, 2, 1], 1, 2, 3]
 
 
-@pytest.mark.parametrize(("workers", "servers"), [(1, 1), (4, 1), (4, 2), (3, 3)])
-def test_bytes_and_messages_are_exact(workers, servers):
-    n = servers + workers
-    run = trained(ps.synchronous, OPTIMIZERS["sgd"], 8, servers, n=n)
-    S = 8 * 35
-    sizes = [8 * len(part) for part in torch.zeros(35).tensor_split(servers)]
-    assert run.bytes_sent[:servers] == [STEPS * workers * size for size in sizes]
-    assert run.bytes_sent[servers:] == [STEPS * (S + 16 * servers)] * workers
-    assert sum(run.messages) == STEPS * 3 * workers * servers
-
-
 # Asynchronous: who comes first is served first
 
 
-def drill(rule, seconds, until, servers=1, numbers=(4,)):
+def drill(rule, seconds, until, servers=1):
     """Workers that take `seconds[i]` for a task of gradient 1.
 
     A server returns ([(ages, clock) of an update], shard, version, updates in time).
     """
-    model, r = nn.Linear(*numbers, 1, bias=False), dist.get_rank()
+    model, r = nn.Linear(4, 1, bias=False), dist.get_rank()
     if r >= servers:
 
         def task(k):
@@ -263,40 +225,25 @@ def test_asynchronous_serves_in_order_of_arrival():
     assert version == 5 and (shard == -5).all()
 
 
-def test_asynchronous_loses_no_gradient_and_repeats_exactly():
-    args = ps.asynchronous, [1e-3, 1.3e-3, 4e-3], 0.05
-    first, second = drilled(*args), drilled(*args)
-    history, shard, version, _ = first.results[0]
-    assert version == sum(first.results[1:]) and (shard == -version).all()
-    assert history == second.results[0][0] and first.elapsed == second.elapsed
-    assert str(first.timeline) == str(second.timeline)
-    assert max(ages[0] for ages, _ in history) > 2
-
-
-@pytest.mark.parametrize("bound", [0, 1, 2, 5])
-def test_a_bound_holds_where_it_is_promised(bound):
+@pytest.mark.parametrize("bound", [None, 0, 1, 2, 5])
+def test_no_gradient_is_lost_and_a_bound_holds_where_it_is_promised(bound):
     run = drilled(with_bound(bound), [1e-3, 1.3e-3, 40e-3], 0.5)
-    history = run.results[0][0]
-    ages = [age for update, _ in history for age in update]
-    assert max(ages) <= (3 - 1) * (2 * bound + 1)
+    history, shard, version, _ = run.results[0]
+    assert version == sum(run.results[1:]) and (shard == -version).all()
+    oldest, clock = max(age for (age,), _ in history), history[-1][1]
+    if bound is None:  # the fast run away
+        assert clock[1] > 20 * clock[3] and oldest > 30
+        return
+    assert oldest <= (3 - 1) * (2 * bound + 1)
     until_first_leaves = history[: -3 * (bound + 2)]
     gaps = [max(c.values()) - min(c.values()) for _, c in until_first_leaves]
     assert max(gaps) == bound + 1  # promised, and reached
 
 
-def test_without_a_bound_the_fast_run_away():
-    run = drilled(ps.asynchronous, [1e-3, 1.3e-3, 40e-3], 0.5)
-    clock = run.results[0][0][-1][1]
-    assert clock[1] > 20 * clock[3]
-    assert max(age for ages, _ in run.results[0][0] for age in ages) > 30
-
-
-@pytest.mark.parametrize("servers", [1, 2])
-def test_asynchronous_on_processes(servers):
-    given = with_bound(1), [1e-3, 5e-3], 0.08, servers
-    run = drilled(*given, n=2 + servers, backend="gloo")
-    for history, shard, version, _ in run.results[:servers]:
-        assert version == len(history) == sum(run.results[servers:])
+def test_asynchronous_on_processes_with_two_servers():
+    run = drilled(with_bound(1), [1e-3, 5e-3], 0.08, 2, n=4, backend="gloo")
+    for history, shard, version, _ in run.results[:2]:
+        assert version == len(history) == sum(run.results[2:])
         assert (shard == -version).all()
         assert max(age for ages, _ in history for age in ages) <= 3
 
@@ -335,30 +282,10 @@ def test_without_spares_backups_equal_one_device():
 
 def test_backups_weigh_what_came_by_rows():
     """With one of three left out, it is the batch without its rows."""
-
-    def task_of(model, i):
-        def task(k):
-            x, y = (t.tensor_split(3)[i] for t in batch(k, 7))
-            d2lpar.sleep(1.0 if i == 2 else 0.1)
-            loss_of(model, x, y).backward()
-            return len(x), False
-
-        return task
-
-    def one_step():
-        model, r = Tied(), dist.get_rank()
-        if r:
-            return ps.work(model, task_of(model, r - 1))
-        server = ps.serve(model, OPTIMIZERS["sgd"])
-        return [(n, server.shard.grad.clone()) for n in ps.with_backups(server)]
-
-    run = d2lpar.run(one_step, world_size=4, backend="sim")
-    model = Tied()
-    flat = ps.Flat(model)
-    x, y = batch(0, 7)
-    loss_of(model, x[:5], y[:5]).backward()
-    ((ages, gradient),) = run.results[0]
-    assert ages == [0, 0] and close(gradient, flat.grads)
+    args = ps.with_backups, OPTIMIZERS["sgd"], 7, 1, 1, None, [0.1, 0.1, 1.0]
+    _, (gradient,), ages = trained(*args, n=4).results[0]
+    _, (wanted,) = one_device(OPTIMIZERS["sgd"], 7, used=5, steps=1)
+    assert ages == [[0, 0]] and close(gradient, wanted)
 
 
 # Without a server
@@ -372,10 +299,10 @@ def alone(make_optimizer, rows):
         ps.gradient_of(flat, task, k)
         optimizer.step()
         ps.average_parameters(flat, a.ring_allreduce)
-    return whole(model)
+    return flat.values
 
 
-@pytest.mark.parametrize("world", ["sim", "gloo"])
+@pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("n", [1, 2, 3, 4])
 def test_averaging_after_each_step_is_the_synchronous_step(n, world):
     make, rows = OPTIMIZERS["sgd"], 12  # equal shards: linear, so momentum too
@@ -422,9 +349,8 @@ def test_a_task_that_replaces_its_gradient_is_refused():
 
 
 def test_numbers_are_checked():
-    shard = nn.Parameter(torch.ones(1))
-    shard.grad = torch.ones(1)
-    server = ps.Server(shard, None, [1, 2], {}, {})
+    server = ps.Server(nn.Parameter(torch.ones(1)), None, [1, 2], {}, {})
+    server.shard.grad = torch.ones(1)
     with pytest.raises(ValueError, match="not -1"):
         next(ps.asynchronous(server, -1))
     with pytest.raises(ValueError, match="2 workers cannot spare 2"):
@@ -445,36 +371,19 @@ def replayed(log, model, tasks):
     return flat.values
 
 
-@pytest.mark.parametrize("world", ["sim", "gloo"])
+@pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("bound", [None, 1])
 def test_asynchronous_equals_its_serial_replay(bound, world):
-    seconds = {1: 2e-3, 2: 3e-3, 3: 11e-3}
-
-    def task_of(model, worker, pause=d2lpar.sleep):
-        share = share_of(model, 7, worker - 1, 3, steps=5)
-
-        def task(k):
-            pause(seconds[worker])
-            return share(k)
-
-        return task
-
-    def asynchronously():
-        model, r = Tied(), dist.get_rank()
-        if r:
-            return ps.work(model, task_of(model, r))
-        server, log = ps.serve(model, OPTIMIZERS["sgd"]), []
+    def logged(server):
         clock = dict(server.clock)
         for (age,) in ps.asynchronous(server, bound):
-            worker = next(w for w in clock if server.clock[w] > clock[w])
+            yield next(w for w in clock if server.clock[w] > clock[w]), age
             clock = dict(server.clock)
-            log.append((worker, age))
-        return log, server.shard.detach()
 
-    run = d2lpar.run(asynchronously, world_size=4, backend=world)
-    log, came = run.results[0]
+    args = logged, OPTIMIZERS["sgd"], 7, 1, 5, None, [2e-3, 3e-3, 11e-3]
+    came, _, log = trained(*args, n=4, backend=world).results[0]
     model = Tied()
-    tasks = {w: task_of(model, w, pause=lambda seconds: None) for w in seconds}
+    tasks = {w: share_of(model, 7, w - 1, 3, steps=5) for w in (1, 2, 3)}
     assert max(age for _, age in log) > 0 and len(log) == 15
     assert close(came, replayed(log, model, tasks))
 
@@ -482,25 +391,20 @@ def test_asynchronous_equals_its_serial_replay(bound, world):
 # The exercises' closed forms hold in the simulator
 
 
-def uneven(sizes, owner, servers, alpha, beta, pause, workers, tasks):
-    """Gradients a second of asynchronous servers with parts as in exercise 09.2."""
-    pairs = list(zip(sizes, owner, strict=True))
-    parts = [sum(size for size, j in pairs if j == i) for i in range(servers)]
+def uneven(parts, pause, workers, tasks):
+    """Asynchronous servers that have `parts` bytes, as in exercise 09.2."""
+    note, servers, r = torch.zeros(2, dtype=torch.int64), len(parts), dist.get_rank()
+    tensors = [torch.zeros(part // 4) for part in parts]
 
-    def server(part):
-        note, data = torch.zeros(2, dtype=torch.int64), torch.zeros(part // 4)
-        left = workers * tasks
+    def server(data):
         for worker in range(servers, servers + workers):
             dist.send(data, worker)
-        while left:
+        for _ in range(workers * tasks):
             worker = dist.recv(note, tag=1)
             dist.recv(data, worker)
             dist.send(data, worker)
-            left -= 1
 
     def worker():
-        note = torch.zeros(2, dtype=torch.int64)
-        tensors = [torch.zeros(part // 4) for part in parts]
         for k in range(tasks + 1):
             for i, data in enumerate(tensors):
                 dist.recv(data, i)
@@ -510,21 +414,17 @@ def uneven(sizes, owner, servers, alpha, beta, pause, workers, tasks):
                     dist.send(note, i, tag=1)
                     dist.send(data, i)
 
-    r = dist.get_rank()
-    return server(parts[r]) if r < servers else worker()
+    return server(tensors[r]) if r < servers else worker()
 
 
 def test_the_bottleneck_of_exercise_2_is_the_simulators():
-    plan = [40_000, 400_000, 8_000], [0, 1, 1], 2, 2e-5, 1e-9
-    pause = 5e-3
-    server, rate, workers = ex_09_2.limits(*plan, pause)
-    cluster = d2lpar.Cluster.ideal(2 + workers + 3, 2e-5, 1e-9)
+    sizes, alpha, beta, pause, tasks = [40_000, 400_000, 8_000], 2e-5, 1e-9, 5e-3, 12
+    server, rate, workers = ex_09_2.limits(sizes, [0, 1, 1], 2, alpha, beta, pause)
+    cluster = d2lpar.Cluster.ideal(2 + workers + 3, alpha, beta)
 
-    def made(count, tasks=12):
-        run = d2lpar.run(
-            uneven, *plan, pause, count, tasks,
-            world_size=2 + count, backend="sim", cluster=cluster,
-        )  # fmt: skip
+    def made(count):
+        args, at = ([40_000, 408_000], pause, count, tasks), {"cluster": cluster}
+        run = d2lpar.run(uneven, *args, world_size=2 + count, backend="sim", **at)
         return count * tasks / run.elapsed
 
     assert server == 1

@@ -76,9 +76,14 @@ CAME = {
     "on rank r is what rank r+1 should have": lambda x, r: x[(r + 1) % len(x)],
     "on rank r is what rank r-1 should have": lambda x, r: x[r - 1],
     "on rank r is what rank n-1-r should have": lambda x, r: x[-1 - r],
+    "on rank r is what rank r - root should have": lambda x, r: x[r - 3 % len(x)],
+    "on rank r is what rank r + root should have": lambda x, r: x[(r + 3) % len(x)],
     "is in reverse order": lambda x, r: x[r].flip(0),
     "is shifted by one place": lambda x, r: x[r].roll(1, 0),
     "is shifted back by one place": lambda x, r: x[r].roll(-1, 0),
+    "has its columns in reverse order": lambda x, r: x[r].flip(1),
+    "has its columns shifted by one": lambda x, r: x[r].roll(1, 1),
+    "has its columns shifted back by one": lambda x, r: x[r].roll(-1, 1),
     "has the right elements in another order": lambda x, r: x[r][:, [1, 0, 2, 3]],
     "is too large": lambda x, r: x[r] + x[r].abs(),
     "is too small": lambda x, r: x[r] - x[r].abs() - 0.1,
@@ -88,13 +93,15 @@ CAME = {
 
 @pytest.mark.parametrize("text", FORMS | RELATIONS | VAGUE)
 def test_a_relation_is_told_where_it_holds_in_every_call(text):
-    attempts = tried(CAME[text])
+    sizes, root = ((4, 5, 7), 3) if "root" in text else ((2, 3, 4), 1)
+    attempts = tried(CAME[text], sizes, root=root)
     assert attempts and relation(attempts, EXERCISE).startswith(sentence(text))
 
 
 @pytest.mark.parametrize("text", FORMS | RELATIONS | VAGUE)
 def test_a_relation_is_not_told_if_one_call_is_wrong_otherwise(text):
-    attempts = tried(CAME[text])
+    sizes, root = ((4, 5, 7), 3) if "root" in text else ((2, 3, 4), 1)
+    attempts = tried(CAME[text], sizes, root=root)
     attempts += tried(lambda x, r: x[r] * UNEVEN, (3,))
     assert sentence(text) not in relation(attempts, EXERCISE)
 

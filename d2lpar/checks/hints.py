@@ -169,12 +169,17 @@ COUNTS = {
     "2": lambda n: 2,
     "n-1": lambda n: n - 1,
     "n": lambda n: n,
+    "n+1": lambda n: n + 1,
     "2(n-1)": lambda n: 2 * (n - 1),
     "2n": lambda n: 2 * n,
     "ceil(log2 n)": log2,
+    "ceil(log2 n) + 1": lambda n: log2(n) + 1,
     "2 ceil(log2 n)": lambda n: 2 * log2(n),
+    "ceil(log2 n) + n-1": lambda n: log2(n) + n - 1,
+    "n ceil(log2 n)": lambda n: n * log2(n),
     "n(n-1)": lambda n: n * (n - 1),
     "2n(n-1)": lambda n: 2 * n * (n - 1),
+    "n^2": lambda n: n * n,
 }
 COUNTED = {"rounds": "takes {} rounds", "messages of all ranks": "sends {} messages"}
 TIMES = {"twice": lambda n: 2, "three times": lambda n: 3, "four times": lambda n: 4}

@@ -196,9 +196,9 @@ def _of(rank):
     return lambda p: right(p) is not None and near(p.came, right(p))
 
 
-def _turned(turn):
-    """Turned in its first dimension."""
-    return lambda p: p.wanted.dim() > 0 and near(p.came, turn(p.wanted))
+def _turned(turn, k=0):
+    """Turned in dimension k, 0 or 1."""
+    return lambda p: p.wanted.dim() > k and near(p.came, turn(p.wanted, k))
 
 
 def _rows(p):
@@ -206,15 +206,20 @@ def _rows(p):
     return len(p.tensors[0]) if p.tensors and p.tensors[0].dim() else float("nan")
 
 
-_alike = lambda p: p.came.shape == p.wanted.shape
+def _alike(p):
+    """In shape."""
+    return p.came.shape == p.wanted.shape
 
 
 def _with(times):
     """What came has so many times an argument too much, for each row or as a whole."""
-    fits = lambda x, y: y.shape[y.dim() - x.dim() :] == x.shape
-    return lambda p: any(
-        fits(x, p.wanted) and near(p.came, p.wanted + times(p) * x) for x in p.tensors
-    )
+
+    def holds(p):
+        shape = p.wanted.shape
+        fit = [x for x in p.tensors if shape[len(shape) - x.dim() :] == x.shape]
+        return any(near(p.came, p.wanted + times(p) * x) for x in fit)
+
+    return holds
 
 
 FORMS = {
@@ -251,9 +256,14 @@ RELATIONS = {
     "on rank r is what rank r+1 should have": _of(lambda p: p.rank + 1),
     "on rank r is what rank r-1 should have": _of(lambda p: p.rank - 1),
     "on rank r is what rank n-1-r should have": _of(lambda p: p.n - 1 - p.rank),
-    "is in reverse order": _turned(lambda x: x.flip(0)),
-    "is shifted by one place": _turned(lambda x: x.roll(1, 0)),
-    "is shifted back by one place": _turned(lambda x: x.roll(-1, 0)),
+    "on rank r is what rank r - root should have": _of(lambda p: p.rank - p.root),
+    "on rank r is what rank r + root should have": _of(lambda p: p.rank + p.root),
+    "is in reverse order": _turned(lambda x, k: x.flip(k)),
+    "is shifted by one place": _turned(lambda x, k: x.roll(1, k)),
+    "is shifted back by one place": _turned(lambda x, k: x.roll(-1, k)),
+    "has its columns in reverse order": _turned(lambda x, k: x.flip(k), 1),
+    "has its columns shifted by one": _turned(lambda x, k: x.roll(1, k), 1),
+    "has its columns shifted back by one": _turned(lambda x, k: x.roll(-1, k), 1),
     "has the right elements in another order": (
         lambda p: near(*(x.flatten().sort().values for x in (p.came, p.wanted)))
     ),

@@ -27,25 +27,19 @@ def ask(question, *about):
         return None
 
 
-# It hangs, raises or has a wrong outcome; it ended, and the outcome is right.
-fails = lambda attempt: not attempt.right
-right = lambda attempt: attempt.right
-# It ended, and the outcome is wrong on some rank.
-wrong = lambda attempt: attempt.error is None and not attempt.right
-# Ranks wait for each other; one used memory that a call of its own still needs; two
-# describe one communication differently.
-hangs = lambda attempt: isinstance(attempt.error, DeadlockError)
-races = lambda attempt: isinstance(attempt.error, RaceError)
-mismatched = lambda attempt: isinstance(attempt.error, MismatchError)
-# The function itself raised one of these exceptions, or one with this text.
-raises = lambda *kinds: lambda attempt: isinstance(attempt.cause, kinds)
-says = lambda text: lambda a: a.cause is not None and text in str(a.cause)
-# All of these questions at once, or one of them at least.
-both = lambda *questions: lambda attempt: all(asks(attempt) for asks in questions)
-either = lambda *questions: lambda attempt: any(asks(attempt) for asks in questions)
-# This row fails, although the outcome is right, or whatever the outcome is.
-breaks = lambda row: lambda attempt: attempt.right and not row.holds(attempt)
-violates = lambda row: lambda a: a.error is None and not row.holds(a)
+def hangs(attempt):
+    """Ranks wait for each other."""
+    return isinstance(attempt.error, DeadlockError)
+
+
+def races(attempt):
+    """A rank used memory that a call of its own still reads or writes."""
+    return isinstance(attempt.error, RaceError)
+
+
+def mismatched(attempt):
+    """Ranks describe one communication differently."""
+    return isinstance(attempt.error, MismatchError)
 
 
 def endless(attempt):
@@ -66,6 +60,26 @@ def not_done(attempt):
     return is_users(file) and linecache.getline(file, number).strip()[:5] == "raise"
 
 
+def raises(*kinds):
+    """The function itself raised one of these exceptions."""
+    return lambda attempt: isinstance(attempt.cause, kinds)
+
+
+def fails(attempt):
+    """Whatever way: it hangs, raises or has a wrong outcome."""
+    return not attempt.right
+
+
+def wrong(attempt):
+    """It ended, and the outcome is wrong on some rank."""
+    return attempt.error is None and not attempt.right
+
+
+def right(attempt):
+    """It ended, and the outcome is right on every rank."""
+    return attempt.right
+
+
 def silent(attempt):
     """Every rank returned None where a value is wanted."""
     came, wanted = attempt.came or [], attempt.case.expected
@@ -79,9 +93,29 @@ def not_a_tensor(attempt):
     return any(torch.is_tensor(b) and not torch.is_tensor(a) for a, b in pairs)
 
 
+def both(*questions):
+    """All of these at once."""
+    return lambda attempt: all(question(attempt) for question in questions)
+
+
+def either(*questions):
+    """One of these at least."""
+    return lambda attempt: any(question(attempt) for question in questions)
+
+
+def breaks(requirement):
+    """The outcome is right, and this requirement does not hold."""
+    return lambda attempt: attempt.right and not requirement.holds(attempt)
+
+
 def left_alone(k=0):
     """The outcome is wrong: argument k is on every rank what it was before."""
     return both(wrong, lambda attempt: not changed(attempt, k))
+
+
+def violates(requirement):
+    """It ended, and this requirement does not hold, whatever the outcome is."""
+    return lambda attempt: attempt.error is None and not requirement.holds(attempt)
 
 
 def waiting(attempt):
@@ -123,6 +157,11 @@ def no_numbers(attempt):
         return False
     came, wanted = numbers(attempt.came[0]), numbers(attempt.case.expected[0])
     return bool(came.shape != wanted.shape or np.isnan(came).any())
+
+
+def says(text):
+    """The function itself raised an exception with this text."""
+    return lambda attempt: attempt.cause is not None and text in str(attempt.cause)
 
 
 def always(question, among=fails):
