@@ -67,6 +67,16 @@ def late_receiver():
         dist.recv(torch.ones(10), 0)
 
 
+def test_a_parameter_of_a_class_of_its_own_is_one():
+    class Mine(torch.nn.Parameter):
+        pass
+
+    def summed():
+        return Mine(torch.ones(3)).data.sum().item()
+
+    assert d2lpar.run(summed, world_size=2, backend="sim").results == [3.0, 3.0]
+
+
 def test_a_send_ends_when_it_is_received():
     run = sim(late_receiver, n=2)
     assert close(run.elapsed, 1.0 + ALPHA + 40 * BETA)

@@ -27,6 +27,7 @@ EMPTY = "empty"  # the name under which new memory without values is charged
 # What they write they do not read.
 _ONLY_WRITES = {"copy_", "zero_", "fill_", "normal_", "uniform_", "random_"}
 _ATEN = torch.ops.aten
+_USUAL = torch.Tensor.__torch_dispatch__  # of parameters, too
 _FLASH = "_scaled_dot_product_flash_attention"
 _OF_GPUS = {  # attention's kernels on the CPU: those on a GPU, whose FLOPs torch counts
     getattr(_ATEN, f"{_FLASH}_for_cpu{end}", None): getattr(_ATEN, _FLASH + end, None)
@@ -80,7 +81,7 @@ class Meter(TorchDispatchMode):
         if types:
             if FakeTensor in types:
                 return func(*args, **(kwargs or {}))  # shapes only, nothing is computed
-            if any(t not in (torch.Tensor, torch.nn.Parameter) for t in types):
+            if any(t.__torch_dispatch__ is not _USUAL for t in types):
                 return NotImplemented  # a DTensor unwraps itself, then comes back here
         kind = _kinds.get(id(func))
         if kind is None:
