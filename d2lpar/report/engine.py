@@ -134,9 +134,7 @@ class Engine:
     joined, times_joined = None, 1  # with what the rank has joined, how often
     asked = None  # the backend that a script has asked for
     gpus = None  # the PlayedGpus of a script that this rank executes
-    beside = (
-        False  # does it ask for work in another stream of its GPU than the main one?
-    )
+    beside = False  # does it ask for work in a side stream of its GPU?
     clock = None  # its device's, in virtual time
     label = None  # of `d2lpar.label`: a name for what is on the timeline from now on
 

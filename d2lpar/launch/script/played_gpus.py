@@ -126,13 +126,14 @@ class PlayedGpus:
             if self.engine.clock is not None:
                 self.engine.reach(moment, where_called())
 
-    def catch_up(self, with_all_of=None):
+    def catch_up(self, other=None):
         """The host waits for a stream or an event, or for all that the GPU does."""
-        if with_all_of is not None:
-            self.follow(self.main, with_all_of)
-        elif self.engine.clock is not None:
-            self.engine.reach(self.latest, where_called())
-        self.engine.caught_up()
+        with self.on_stream(self.main):
+            if other is not None:
+                self.follow(self.main, other)
+            elif self.engine.clock is not None:
+                self.engine.reach(self.latest, where_called())
+            self.engine.caught_up()
 
     def in_order(self, call):
         """Does the rank's stream use what the call does after it?"""

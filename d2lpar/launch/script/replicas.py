@@ -35,7 +35,7 @@ class Replicas:
 
 def _sampled(module):
     for name, parameter in module.named_parameters():
-        flat = parameter.detach().reshape(-1)
+        flat = getattr(parameter, "_local_tensor", parameter).detach().reshape(-1)
         yield name, flat[:: max(1, flat.numel() // FEW)].clone()
 
 
@@ -46,7 +46,7 @@ def apart(samples):
             there = (samples[ranks[0]] or {}).get(number, (ranks, here))[1]
             for name, value in here.items():
                 other = there.get(name, value)
-                if not torch.equal(value.nan_to_num(), other.nan_to_num()):
+                if not torch.allclose(value, other, rtol=0, atol=0, equal_nan=True):
                     return [
                         f"DDP's replicas have drifted apart: after the last step rank "
                         f"{rank} has another {name} than rank {ranks[0]}. Were all "
