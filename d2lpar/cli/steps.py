@@ -109,9 +109,9 @@ def told(facts):
 
 
 def _speed(facts):
-    if not facts.get("peak"):
-        return []
-    rate, peak = facts["flop_rate"] / 1e12, facts["peak"] / 1e12
+    rate, peak = (facts.get(name, 0) / 1e12 for name in ("flop_rate", "peak"))
+    if rate < peak / 1000:
+        return []  # a toy
     return [f"  {rate:.3g} TFLOP/s, {rate / peak:.0%} of the {peak:.4g} of such a GPU"]
 
 
