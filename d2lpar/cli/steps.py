@@ -110,8 +110,8 @@ def told(facts):
 
 def _speed(facts):
     rate, peak = (facts.get(name, 0) / 1e12 for name in ("flop_rate", "peak"))
-    if rate < peak / 1000:
-        return []  # a toy
+    if rate <= peak / 1000:
+        return []  # a toy, or no GPU
     return [f"  {rate:.3g} TFLOP/s, {rate / peak:.0%} of the {peak:.4g} of such a GPU"]
 
 
