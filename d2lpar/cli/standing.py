@@ -7,9 +7,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-
+from ..report.runs import text_table
 from ..report.units import counted
 from ..shared import notebooks
 from . import catalogue, working_copy
@@ -58,11 +56,10 @@ def show(folder=None):
     Without a folder it is the working copy that this notebook is in, or the course.
     """
     folder = folder or working_copy.around() or notebooks.originals()
-    table = Table("chapter", "opened", "passed", "minutes left", "short path left")
-    for chapter in (found := chapters(folder)):
-        table.add_row(*chapter.cells)
-    Console().print(table)
-    print(sentence(found))
+    found = chapters(folder)
+    head = ["chapter", "opened", "passed", "minutes left", "short path left"]
+    rows = [head, *(list(chapter.cells) for chapter in found)]
+    print(f"{text_table(rows)}\n\n{sentence(found)}")
 
 
 def sentence(found):
