@@ -19,7 +19,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from ..report.topology import plot_cluster
-from .hardware import DEFAULT_SHARE, DOUBLE_SHARE, MATMUL_SHARE, Gpu, parse_network
+from . import hardware
+from .hardware import DEFAULT_SHARE, DOUBLE_SHARE, MATMUL_SHARE, Gpu
 from .hardware import find_gpu as find_gpu
 from .hardware import gpus as gpus
 from .hardware import parse_cluster as parse_cluster
@@ -53,6 +54,7 @@ CONTENTION = 0.19
 # of the rate.  tuning.cc says the quarter; the half fits small messages of the sweep.
 PROTOCOLS = ((1.0, 1.0), (0.5, 4.0))  # (times the latency, times the seconds per byte)
 SLOTS = 4  # of a CPU socket; GPUs 0-3 and 4-7 have one each (nccl-tests/issues/178)
+SHARES = "link_share", "network_share", "host_share"
 HOST_BYTES_PER_GPU = 128e9  # a server with eight A100 has about 1 TB
 
 
@@ -62,6 +64,10 @@ class Cluster:
 
     Use `Cluster.of`, `Cluster.ideal` or `Cluster.plain`.  Rates are in bytes per
     second, latencies in seconds; `n` is None where any number of ranks fits.
+
+    NVLink joins all GPUs of a node.  GPUs without it have PCIe lanes of their own: four
+    slots hang on one CPU socket, and what goes from one socket to the other shares a
+    link per direction.  The two GPUs of a K80 share a slot.
     """
 
     plain: ClassVar[Cluster]  # 10 us and 10 GB/s between all ranks
@@ -94,9 +100,9 @@ class Cluster:
 
         No link is shared: each rank sends one message and receives one at a time.
         """
-        _positive(alpha=alpha, beta=beta)
+        hardware.check_positive(alpha=alpha, beta=beta)
         if n is not None:
-            _count(n, "ranks")
+            hardware.check_count(n, "ranks")
         return cls("ideal", n, alpha, 1 / beta if beta else math.inf)
 
     @classmethod
@@ -121,8 +127,7 @@ class Cluster:
         A keyword that is None stands for the figure after it; the sources of all
         figures are at the top of this module and in `hardware.csv`.
 
-        network          bits per second of a network card, one way: "100Gb"; or
-                         "8x400Gb" for eight cards in a node
+        network          bits per second of a card, one way: "100Gb", "8x400Gb" (eight)
         cards            network cards of a node; rank r uses card r % cards: 1
         latency          seconds per message in a node: 6 us by NVLink, 10 us by PCIe
         network_latency  seconds per message between nodes: 20 us
@@ -130,30 +135,15 @@ class Cluster:
         network_share    the same of the network: 0.96
         host_share       the same of copies between host and GPU: 0.88
         share            part of the 16-bit peak that a product reaches: 0.78 to 0.87
-        launch           seconds in which the host starts an operation: 5 us.  It runs
-                         ahead of its GPU, so launches show where a GPU finds no work
+        launch           seconds in which the host, ahead of its GPU, starts it: 5 us
         contention       by how much an operation takes longer for the time in which
                          its GPU also communicates: 0.19
         host_memory      bytes of each node: 128 GB per GPU
 
-        NVLink joins all GPUs of a node.  GPUs without it have PCIe lanes of their
-        own: four slots hang on one CPU socket, and what goes from one socket to the
-        other shares a link per direction.  The two GPUs of a K80 share a slot.
         Raises ValueError on what it does not know.
         """
-        nodes, per_node, gpu = parse_cluster(spec)
-        given = {"latency": latency, "network_latency": network_latency}
-        given |= {"launch": launch, "host_memory": host_memory}
-        count, bits = parse_network(network)
-        cards = count if cards is None else cards
-        given |= {"contention": contention, "cards": cards, "share": share}
-        shares = {"link_share": link_share, "network_share": network_share}
-        shares |= {"host_share": host_share}
-        given, shares = _without_none(given), _without_none(shares)
-        _check(shares, **given)
-        usual = _usual(nodes, per_node, gpu, bits / 8, **shares)
-        name = f"{usual.name}, {network}" if nodes > 1 else usual.name
-        return replace(usual, name=name, **given)
+        given = {name: it for name, it in locals().items() if it not in (None, cls)}
+        return _described(**given)
 
     def slow(self, rank: int, factor: float) -> Self:
         """A copy in which this rank computes `factor` times as long; links stay.
@@ -311,6 +301,18 @@ class Cluster:
 Cluster.plain = Cluster("plain")
 
 
+def _described(spec, network, **figures):
+    """The cluster with these figures in place of the usual ones."""
+    nodes, per_node, gpu = parse_cluster(spec)
+    count, bits = hardware.parse_network(network)
+    shares = {name: figures.pop(name) for name in SHARES if name in figures}
+    figures = {"cards": count} | figures
+    hardware.check_shares(shares, **figures)
+    usual = _usual(nodes, per_node, gpu, bits / 8, **shares)
+    name = f"{usual.name}, {network}" if nodes > 1 else usual.name
+    return replace(usual, name=name, **figures)
+
+
 def _usual(
     nodes, per_node, gpu, network, link_share=None, network_share=NETWORK_SHARE,
     host_share=HOST_SHARE,
@@ -336,30 +338,6 @@ def _usual(
         protocols=PROTOCOLS,
         host_memory=per_node * HOST_BYTES_PER_GPU,
     )
-
-
-def _count(n, what):
-    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-        raise ValueError(f"The number of {what} is a whole number above 0, not {n}.")
-
-
-def _without_none(given):
-    return {name: value for name, value in given.items() if value is not None}
-
-
-def _check(shares, cards=1, share=1, **values):
-    _count(cards, "network cards in a node")
-    shares = {"share": share, **shares}
-    _positive(**shares, **values)
-    for name, part in shares.items():
-        if not 0 < part <= 1:
-            raise ValueError(f"{name} must be above 0 and at most 1, not {part}.")
-
-
-def _positive(**values):
-    for name, value in values.items():
-        if not (isinstance(value, int | float) and 0 <= value < math.inf):
-            raise ValueError(f"{name} must be 0 or more, not {value}.")
 
 
 def _link(latency, rate):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import functools
+import math
 import re
 from dataclasses import dataclass
 from importlib import resources
@@ -167,3 +168,23 @@ def bits_per_second(text):
             f"not {text!r}."
         )
     return float(number[1]) * {"M": 1e6, "G": 1e9, "T": 1e12}[number[2]]
+
+
+def check_count(n, what):
+    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+        raise ValueError(f"The number of {what} is a whole number above 0, not {n}.")
+
+
+def check_shares(shares, cards=1, share=1, **values):
+    check_count(cards, "network cards in a node")
+    shares = {"share": share, **shares}
+    check_positive(**shares, **values)
+    for name, part in shares.items():
+        if not 0 < part <= 1:
+            raise ValueError(f"{name} must be above 0 and at most 1, not {part}.")
+
+
+def check_positive(**values):
+    for name, value in values.items():
+        if not (isinstance(value, int | float) and 0 <= value < math.inf):
+            raise ValueError(f"{name} must be 0 or more, not {value}.")
