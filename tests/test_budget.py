@@ -18,13 +18,13 @@ BUDGET = {
     "bench": 1_007,
     "d2lpar": 1_350,
     "d2lpar/allreduce": 1_018,
-    "d2lpar/checks": 2_776,
-    "d2lpar/cli": 2_291,
+    "d2lpar/checks": 2_778,
+    "d2lpar/cli": 2_289,
     "d2lpar/experts": 510,
     "d2lpar/failures": 918,
     "d2lpar/grade": 2_478,
     "d2lpar/hybrid": 883,
-    "d2lpar/launch": 5_197,
+    "d2lpar/launch": 5_198,
     "d2lpar/mesh": 805,
     "d2lpar/network_partition": 501,
     "d2lpar/pipeline": 1_212,
@@ -33,17 +33,17 @@ BUDGET = {
     "d2lpar/sequence": 903,
     "d2lpar/sharding": 440,
     "d2lpar/shared": 931,
-    "d2lpar/sim": 4_845,
+    "d2lpar/sim": 4_849,
     "d2lpar/tensor_parallel": 569,
     "pictures": 167,
     "site": 889,
     "solutions": 12_946,
-    "tests": 26_752,
+    "tests": 26_775,
     "tests/colab": 80,
     "tests/pretend": 1_650,
 }
-PACKAGE = 32_707  # the rooms of d2lpar/
-EVERYTHING = 77_884
+PACKAGE = 32_712  # the rooms of d2lpar/
+EVERYTHING = 77_912
 FOLDERS = "authoring bench d2lpar pictures site solutions tests".split()
 
 

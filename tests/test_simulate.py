@@ -685,6 +685,27 @@ def test_a_step_that_waits_for_one_rank_says_so(folder):
     assert "  bound by waiting for other ranks\n" in said
 
 
+@pytest.mark.parametrize("rows", [700, 1 << 13])
+def test_the_speed_of_a_step_stands_beside_the_peak(folder, rows):
+    body = STEPS.replace("SKIPPED", "None").replace("ones(1,", f"ones({rows},")
+    result = call(folder, "--cluster", "2xT4", "--json", "a.json", **script(body))
+    step = json.loads((folder / "a.json").read_text())["step"]
+    rate = 2 * 2 * rows * 1000**2 / step["seconds"]  # forward, and of the weights
+    assert step["flop_rate"] == pytest.approx(rate, rel=0.02)
+    part = f"{step['flop_rate'] / 1e12:.3g} TFLOP/s, {step['flop_rate'] / 65e12:.0%}"
+    assert f"\n  {part} of the 65 of such a GPU\n" in result.stdout
+    alike = "computing and exposed communication alike, on T4"
+    assert step["bound"] == (alike if rows == 700 else "computing, on T4")
+
+
+def test_a_report_shows_four_of_many_ranks_and_no_timeline_of_a_failure(folder):
+    body = "dist.all_reduce(torch.ones(9))"
+    many = call(folder, "-n", "5", **script(body)).stdout
+    assert many.count(" compute |") == 4 and "\n... 1 rank not shown ...\n" in many
+    failed = call(folder, "-n", "5", **script(body + "\n1 / 0"))
+    assert "all_reduce" in failed.stdout and " compute |" not in failed.stdout
+
+
 def test_the_step_in_which_ranks_drift_apart_is_named(folder):
     result = call(folder, "-n", "2", **script(STEPS.replace("SKIPPED", "(1, 3)")))
     assert "DeadlockError: deadlock: rank 1 has returned" in result.stderr
@@ -790,7 +811,7 @@ def test_bad_input_gets_a_sentence(folder, words, sentence, capsys, monkeypatch)
 def test_a_module_by_its_name(folder, name):
     (folder / "pack").mkdir()
     text = "print(__name__, __package__, SEEN, sys.argv[1:])\nSEEN.append(rank)\n"
-    main = START + "from .shared import SEEN\n" + text
+    main = START + "from .shared import SEEN\n" + text + "dist.barrier()\n"
     write(folder, **{"pack/train": main, "pack/__main__": main})
     write(folder, **{"pack/shared": "SEEN = []\n", "pack/__init__": "print('once')\n"})
     words = ["simulate", "-n", "2", "-m", name, "--width", "3"]
@@ -798,6 +819,8 @@ def test_a_module_by_its_name(folder, name):
     for rank in range(2):
         assert out.count(f"[rank {rank}] once\n") == 1
         assert f"[rank {rank}] __main__ pack [] ['--width', '3']\n" in out
+    path = f"pack/{'__main__' if name == 'pack' else 'train'}.py"
+    assert re.search(rf"\nbarrier +{path}:\d+ ", out)
     assert out.count("once") == 2
 
 

@@ -238,12 +238,13 @@ def _details(attempt, exercise, mistake):
 
 def _evaded(foreign, aside):
     """(the mistake, the case that shows it), if what is measured was evaded."""
-    for name in foreign:
-        text = f"{name} is not the library's own any more; restart the kernel."
+    if foreign:
+        text = f"{foreign[0]} is not the library's own any more; restart the kernel."
         return Mistake("replaced", text), None
-    for attempt in aside:
+    if aside:
         text = "It computes in threads that it starts, and not where it is called."
-        return Mistake("threads", text), attempt
+        return Mistake("threads", text), aside[0]
+    return None
 
 
 def _mistake(exercise, attempts, failing, tried):

@@ -46,7 +46,8 @@ def _raises(exercise, attempts, failing):
     line = f" in {line}" if line and not ours else ""
     reason = str(cause).strip().split("\n")[0]
     told = [f" Hint: {hint}" for text, hint in ADVICE.items() if text in str(cause)]
-    return "".join([f"{rank} raises {type(cause).__name__}{line}: {reason}", *told[:1]])
+    text = f"{rank} raises {type(cause).__name__}{line}: {reason}"
+    return text + "".join(told[:1])
 
 
 ONE_RANK = "Where sender and receiver are one rank, copy; or leave this case out."

@@ -35,7 +35,10 @@ def facts(program, run, error, marks):
         "calls": _calls(run, program),
         "peak_memory": list(run.peak_memory or ()),
         "gpu_memory": gpu.memory if gpu else None,
-        "notes": sentences + shared_gpus(run) + drifted(run) + unreal(run, program),
+        "notes": sentences
+        + shared_gpus(run)
+        + apart(run.results)
+        + unreal(run, program),
     }, line
 
 
@@ -93,20 +96,15 @@ def unreal(run, program):
             f"On a real {gpu.name} this ends with torch.OutOfMemoryError: a rank holds "
             f"more than its {show_bytes(gpu.memory)}."
         )
-    if program.shapes and program.assumed is None:
-        said.append("With --shapes all values that the script reads from a GPU are 1.")
     ended = all(used is not None for used in run.results)
     if program.shapes and ended and not any(used.gpus for used in run.results):
         said.append(
             "--shapes had no effect: the script put nothing on a GPU, so all of it was "
             "computed on the host, whose work takes no time here."
         )
+    elif program.shapes and program.assumed is None:
+        said.append("With --shapes all values that the script reads from a GPU are 1.")
     return said
-
-
-def drifted(run):
-    """A sentence where the replicas of a DDP module are no longer equal."""
-    return apart([used and used.samples for used in run.results])
 
 
 def shared_gpus(run):

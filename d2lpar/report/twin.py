@@ -3,7 +3,7 @@
 from math import ceil, floor, log10
 
 from .events import KINDS, WAITS, joined, lasting
-from .units import show_seconds
+from .units import counted, show_seconds
 
 MARKS = dict(zip(KINDS, "C.~wSR=", strict=True))
 ENDS = "S2: a message to rank 2   R0: a message from rank 0"
@@ -26,7 +26,7 @@ def text_twin(timeline, width=79, most=SHOWN):
     lines = [f"{head}; a column is {show_seconds(step)}", _axis(step, columns, left)]
     for rank in shown:
         if hidden and rank == shown[-2]:
-            lines.append(f"... {hidden:,} ranks not shown ...")
+            lines.append(f"... {counted(hidden, 'rank')} not shown ...")
         title = f"rank {rank:>{number}} "
         for stream, events in lasting(rows[rank], timeline.elapsed)[0].items():
             cells = _cells(joined(events), step, columns)

@@ -171,11 +171,13 @@ def bits_per_second(text):
 
 
 def check_count(n, what):
+    """Raise ValueError where this is no whole number above 0."""
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
         raise ValueError(f"The number of {what} is a whole number above 0, not {n}.")
 
 
 def check_shares(shares, cards=1, share=1, **values):
+    """Raise ValueError where a share is not in (0, 1], or another figure below 0."""
     check_count(cards, "network cards in a node")
     shares = {"share": share, **shares}
     check_positive(**shares, **values)
@@ -185,6 +187,7 @@ def check_shares(shares, cards=1, share=1, **values):
 
 
 def check_positive(**values):
+    """Raise ValueError where one of these figures is no number from 0 on."""
     for name, value in values.items():
         if not (isinstance(value, int | float) and 0 <= value < math.inf):
             raise ValueError(f"{name} must be 0 or more, not {value}.")

@@ -139,7 +139,7 @@ class SimulatedEngine(Engine):
             self.blocked = call
             self.sim.hand_on(self)
             self.blocked = None
-        if self.beside:
+        if self.beside and call.start is not None:
             self.aside.append((call.start, call.finish))
         self.reach(call.finish, call.where)
         self.waited(call)

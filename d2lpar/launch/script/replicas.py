@@ -39,8 +39,9 @@ def _sampled(module):
         yield name, flat[:: max(1, flat.numel() // FEW)].clone()
 
 
-def apart(samples):
-    """Sentences on replicas that differ; `samples` of each rank, which may be None."""
+def apart(results):
+    """A sentence where replicas differ; a rank that failed has the result None."""
+    samples = [used and used.samples for used in results]
     for rank, mine in enumerate(samples):
         for number, (ranks, here) in (mine or {}).items():
             there = (samples[ranks[0]] or {}).get(number, (ranks, here))[1]

@@ -15,7 +15,7 @@ import sys
 import torch
 import torch.distributed as dist
 
-from ...report.engine import _OURS
+from ...report.engine import _OURS, _TORCH
 from .here import current_engine
 
 
@@ -70,4 +70,5 @@ def number_of_steps():
     frame = sys._getframe(1)
     while frame.f_code.co_filename.startswith(_OURS):
         frame = frame.f_back
-    return frame.f_code.co_name == "_get_value"
+    code = frame.f_code
+    return code.co_name == "_get_value" and code.co_filename.startswith(_TORCH)
