@@ -2,8 +2,8 @@
 
 import torch
 
-from d2lpar.checks import answers
 from d2lpar.checks import requirements as rows
+from d2lpar.checks import solutions
 from d2lpar.checks.exercise import Exercise
 from d2lpar.checks.judging import Case
 from d2lpar.checks.signs import both, breaks, hangs, waiting, wrong
@@ -22,7 +22,7 @@ MORE = {1: [[2]], 3: [[0, 0, 0], [0, 2, 1]], 4: [[1, 1, 2, 0]]}  # sizes
 def cases(rng):
     """Each program on 1 to 8 ranks; where tensors are collected, some are empty."""
     for program in SENT:
-        reference = answers.of(ex.name).reference(f"{program}_reference")
+        reference = solutions.of(ex.name).reference(f"{program}_reference")
         for n in (1, 2, 3, 4, 5, 6, 7, 8):
             drawn = rng.integers(0, 3, size=n).tolist()
             drawn[n // 2] = 0

@@ -3,7 +3,7 @@
 The truth is what the simulator reports when it runs the programs, so it cannot drift.
 """
 
-from d2lpar.checks import answers
+from d2lpar.checks import solutions
 from d2lpar.checks.equality import NO_NUMBER
 from d2lpar.checks.exercise import Exercise
 from d2lpar.checks.judging import Case, on_ranks
@@ -13,7 +13,7 @@ from d2lpar.checks.signs import hangs, waiting, wrong
 def cases(rng):
     """A case per program; nothing is drawn."""
     for letter in "ABCD":
-        program = answers.of("04.3").reference(f"program_{letter.lower()}")
+        program = solutions.of("04.3").reference(f"program_{letter.lower()}")
         facts = {"letter": letter, "truth": knots(program)}
         yield Case(1, f"program {letter}", [()], [Secret()], facts)
 

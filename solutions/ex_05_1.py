@@ -124,7 +124,7 @@ ex.variation(
     differs="It deals to rank 0 first, but this exercise asks for the last rank first.",
     part=mirror,
     given=lambda n, x, root, *more: (x, n - 1 - root, *more),
-    call=lambda case: case.text.replace(
+    call=lambda case: case.call.replace(
         f"root = {case.facts['root']}", f"root = {case.n - 1 - case.facts['root']}"
     ),
 )

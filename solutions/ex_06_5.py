@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from d2lpar import allreduce as family
 from d2lpar.checks.exercise import Exercise
-from d2lpar.checks.judging import Attempt, Case
+from d2lpar.checks.judging import Attempt, Case, Mistake
 from d2lpar.checks.signs import both, raises, wrong
 from d2lpar.launch.limits import end_thread, time_limit
 from d2lpar.messages import exchange
@@ -120,9 +120,9 @@ def cases(rng):
             body = form if callable(form) else partial(slipped, form, base)
             found.append((body, fault))
     for body, kind in [found[i] for i in rng.permutation(len(found))]:
-        told = ex.words.get(kind, {}).get("sentence", f"It accepts one that is {kind}.")
-        right, text = kind not in FAULTS, told.removeprefix("It accepts ").rstrip(".")
-        yield Case(1, text, [(disguised(body),)], [right], facts={"kind": kind})
+        told = ex.words.get(kind, Mistake(kind, f"It accepts one that is {kind}."))
+        right, text = kind not in FAULTS, told.sentence.removeprefix("It accepts ")
+        yield Case(1, text.rstrip("."), [(disguised(body),)], [right], {"kind": kind})
 
 
 # Mistakes of its own, after texts of the answer that they edit

@@ -5,8 +5,8 @@ from functools import partial
 import torch
 
 from d2lpar.allreduce import costs, ring_allreduce
-from d2lpar.checks import answers
 from d2lpar.checks import requirements as rows
+from d2lpar.checks import solutions
 from d2lpar.checks.exercise import Exercise
 from d2lpar.checks.judging import Case, argument, on_views
 
@@ -100,14 +100,14 @@ def messages(attempt):
 def messages_of(answer, case):
     """The same of an answer with this `make`."""
     if answer not in case.fakes:
-        case.fakes[answer] = messages(ex.judged.perform(answer.make(), case))
+        case.fakes[answer] = messages(ex.perform(answer.make(), case))
     return case.fakes[answer]
 
 
 def cut_as(mistake, attempt):
     """All outcomes are right, and all buckets are those of an answer with this."""
     right, case = all(each.right for each in attempt.attempts), attempt.case
-    if not right or messages(attempt) == messages_of(answers.of("08.1"), case):
+    if not right or messages(attempt) == messages_of(solutions.of("08.1"), case):
         return False
     forms = [known for known in ex.known if known.mistake == mistake]
     return any(

@@ -198,5 +198,5 @@ ex.variation(
     "b",
     varied="operation: an age of a weighs 1 / (a+1)^2",
     differs="A gradient weighs 1 / (a + 1), but this exercise asks for 1 / (a + 1)^2.",
-    change={"cases": partial(draw, 2)},
+    cases=partial(draw, 2),
 )

@@ -141,5 +141,5 @@ ex.variation(
     varied="who holds what: rank r has shard n-1-r",
     differs="Rank r returns shard r, but here it has to return shard n-1-r.",
     part=mirror,
-    call=lambda case: case.text.replace("rank 0 has", f"rank {case.n - 1} has"),
+    call=lambda case: case.call.replace("rank 0 has", f"rank {case.n - 1} has"),
 )

@@ -147,5 +147,5 @@ ex.variation(
     "b",
     varied="numbers: an optimizer of 8 bytes an element",
     differs="It counts 12 bytes an element for the optimizer's state, not 8.",
-    change={"cases": partial(drawn, 8)},
+    cases=partial(drawn, 8),
 )

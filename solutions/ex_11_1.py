@@ -4,7 +4,7 @@ import bisect
 import math
 from itertools import pairwise
 
-from d2lpar.checks import answers
+from d2lpar.checks import solutions
 from d2lpar.checks.equality import NO_NUMBER, close
 from d2lpar.checks.exercise import Exercise
 from d2lpar.checks.judging import Case
@@ -19,7 +19,7 @@ def agrees(came, wanted, case):
 
 
 ex = Exercise("11.1", agrees=agrees, processes=())
-cost = answers.of("11.1").reference("cost_reference")
+cost = solutions.of("11.1").reference("cost_reference")
 # GPUs, layers, how much room the GPUs have together (in parts of what is needed)
 SIZES = [(1, 1, 2.0), (1, 3, 2.0), (1, 3, 0.9), (2, 5, 2.0), (3, 7, 3.0), (4, 9, 4.0)]
 SIZES += [(4, 9, 1.6), (4, 9, 1.4), (3, 2, 4.0), (5, 9, 8.0), (6, 12, 1.7), (4, 9, 0.9)]

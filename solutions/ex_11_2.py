@@ -141,6 +141,6 @@ ex.variation(
     varied="direction: the first part is on the last rank",
     differs="It sends towards the last rank, but here that rank has the first part.",
     part=mirror,
-    call=lambda case: case.text.replace(f"ranks {[*frozen(case)]}", mirrored(case)),
+    call=lambda case: case.call.replace(f"ranks {[*frozen(case)]}", mirrored(case)),
     says={"only the last": "Every rank but rank 0 has the weights it started with."},
 )

@@ -140,6 +140,6 @@ ex.variation(
     "but here it is the smallest.",
     given=lambda n, files: ({left(path, 1): data for path, data in files.items()},),
     turned=lambda number, n: STEPS - number,
-    call=lambda case: left(case.text),
+    call=lambda case: left(case.call),
     reads={"larger": "smaller", "largest": "smallest"},
 )

@@ -187,7 +187,7 @@ ex.variation(
             only one that is in time."""
     },
     reads={"can be paid for": "is done in time", "and paid for": "in time"},
-    change={"cases": functools.partial(made, "money")},
+    cases=functools.partial(made, "money"),
 )
 of_all = lambda offers: [(cluster, price * cluster.n) for cluster, price in offers]
 ex.variation(

@@ -4,7 +4,7 @@ from collections import Counter
 from functools import lru_cache, partial
 
 from d2lpar import Cluster, run
-from d2lpar.checks import answers
+from d2lpar.checks import solutions
 from d2lpar.checks.equality import near
 from d2lpar.checks.exercise import Exercise
 from d2lpar.checks.judging import Case
@@ -78,7 +78,7 @@ ex.cases(partial(made, TERMS[:3]))
 def simulated(width, words, sizes, m, cluster):
     """(the events of two steps, (begin, end) of each rank's second)."""
     mesh, config = Mesh(*sizes), Config(width, 2, width // 128, 1024, words)
-    two_steps = answers.of("20.4").reference("two_steps")
+    two_steps = solutions.of("20.4").reference("two_steps")
     options = {"backend": "sim", "device": "meta", "cluster": cluster}
     done = run(two_steps, config, mesh, m, world_size=mesh.ranks, **options)
     return done.timeline.events, done.results
@@ -185,7 +185,7 @@ ex.variation(
     "b",
     varied="which term a moment belongs to: messages come before computing",
     differs="It puts computing before messages, but here messages come first.",
-    change={"cases": partial(made, ("tensor", "data", "compute"))},
+    cases=partial(made, ("tensor", "data", "compute")),
 )
 
 scaled = lambda by, table, n: (

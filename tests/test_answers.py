@@ -52,7 +52,7 @@ def test_the_check_judges_rightly(name, function, mistake, monkeypatch, recwarn)
     report = None
     if mistake and not WHOLE and function is not first:
         with monkeypatch.context() as patch:
-            patch.setattr(checker.find(name), "cases", few(checker.find(name).cases))
+            patch.setattr(checker.find(name), "draw", few(checker.find(name).draw))
             report = d2lpar.check(name, function, hint=True)
     if report is None or report.passed or report.mistake != mistake:
         report = d2lpar.check(name, function, hint=True)
@@ -71,7 +71,7 @@ def test_the_check_judges_rightly(name, function, mistake, monkeypatch, recwarn)
 @EACH
 def test_by_day_every_requirement_is_failed(exercise, monkeypatch):
     """As many as any known answer fails, in the few cases that most are judged in."""
-    monkeypatch.setattr(exercise, "cases", few(exercise.cases))
+    monkeypatch.setattr(exercise, "draw", few(exercise.draw))
     monkeypatch.setattr(checker, "find", lambda name: exercise)
     failed = {
         function.__name__: {row.label for row in report.rows if row.passed is False}
@@ -82,11 +82,11 @@ def test_by_day_every_requirement_is_failed(exercise, monkeypatch):
     assert set().union(*by_day) == set().union(*failed.values())
 
 
-def few(cases):
+def few(draw):
     """The first of some cases, the last, and one in FEW between them."""
 
     def fewer(rng):
-        every = list(cases(rng))
+        every = list(draw(rng))
         return every[:-1:FEW] + every[-1:]
 
     return fewer
@@ -107,12 +107,11 @@ def test_every_mistake_has_its_answer(exercise):
 
 @EACH
 def test_every_boundary_is_the_edge_of_some_case(exercise):
-    cases = list(exercise.cases(np.random.default_rng(0)))
+    cases = list(exercise.draw(np.random.default_rng(0)))
     missing = [e for e, met in exercise.edges.items() if not any(map(met, cases))]
     assert not missing
 
 
 @EACH
 def test_every_mistake_has_its_sentence_and_nothing_else_has(exercise):
-    said = {name for name, words in exercise.words.items() if isinstance(words, dict)}
-    assert said == set(exercise.mistakes)
+    assert set(exercise.words) == set(exercise.mistakes)

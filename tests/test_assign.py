@@ -1,6 +1,5 @@
 """Assignments: made from the solutions, varied by a seed, and public answers fail."""
 
-import dataclasses
 import functools
 import re
 import sys
@@ -11,7 +10,7 @@ from typer.testing import CliRunner
 
 from conftest import ROOT
 from d2lpar import check
-from d2lpar.checks import answers, checker, judging, signs, solutions
+from d2lpar.checks import checker, judging, signs, solutions
 from d2lpar.checks.solutions import ex_05_1, ex_08_3
 from d2lpar.checks.varying import turned
 from d2lpar.cli import instructing
@@ -56,14 +55,13 @@ def few(monkeypatch):
 
     def thin(exercise):
         def cases(rng):
-            every = list(exercise.cases(rng))
+            every = list(exercise.draw(rng))
             small = [case for case in every if case.n < 4]
             larger = [case for case in every if case.n == 4]
             return small[:: max(1, len(small) // 2)][:3] + larger[1:3]
 
         public = exercise.public and thin(exercise.public)
-        change = {"cases": cases, "processes": (), "public": public}
-        return dataclasses.replace(exercise, **change)
+        return exercise.but(draw=cases, processes=(), public=public)
 
     monkeypatch.setattr(signs, "STRICT", True)
     monkeypatch.setattr(checker, "find", lambda name: thin(find(name)))
@@ -86,7 +84,7 @@ def test_its_own_answer_passes_and_the_public_one_does_not(varied, few):
     assert report.passed, report
     report = check(varied, answer(assign.cells_of(public, varied[:-1]), public))
     assert report.mistake == "public answer" and report.score == 0
-    assert VARIATIONS[varied].words["differs"] in str(report)
+    assert VARIATIONS[varied].differs in str(report)
 
 
 # Known answers, in other roles
@@ -95,7 +93,8 @@ BACK = {"07.1b": lambda n, model, pairs: (model, [_old(*pair) for pair in pairs]
 BACK["17.2b"] = lambda n, T, p, window, order: (T, p, window + 1, order)
 BACK["16.2b"] = lambda n, *given: (*given[:-1], given[-1] * 7 // 8)
 BACK["16.3b"] = lambda n, rows: ([(*r[:5], r[5] / r[3], r[6]) for r in rows],)
-FORTH = {"19.2b": VARIATIONS["19.2b"].shows}  # where `back` is not its own reverse
+# where `back` is not its own reverse
+FORTH = {"19.2b": VARIATIONS["19.2b"].roles.shows}
 # known answers that can be put into other roles from outside
 CHOSEN = {
     "04.1b": "no_mod",
@@ -126,7 +125,7 @@ def _old(x, y):
 
 def in_its_role(varied, function):
     """The known answer, as somebody would write it for the variation."""
-    it = VARIATIONS[varied]
+    it = VARIATIONS[varied].roles
     given = BACK.get(varied, it.given)
 
     @functools.wraps(function)
@@ -177,7 +176,7 @@ def chosen(varied):
 def test_known_answers_are_judged_as_in_public(
     varied, function, mistake, few, monkeypatch
 ):
-    if part := VARIATIONS[varied].part:
+    if part := VARIATIONS[varied].roles.part:
         rename(monkeypatch, part)
     report = check(varied, in_its_role(varied, function), hint=True)
     assert report.passed == (mistake is None), report
@@ -195,7 +194,7 @@ def test_an_edit_of_the_varied_answer_is_told_as_in_public(module, mistake):
     cells = assign.cells_of(notebooks.read(solution(name)), name)
     assign.rewrite(cells, f"{name}b", WORDS[f"{name}b"])
     source = next(c["source"] for c in cells if "BEGIN SOLUTION" in c["source"])
-    varied = answers.of(name)._replace(source=source)
+    varied = solutions.of(name)._replace(source=source)
     edits = next(one.edits for one in module.ex.known if one.mistake == mistake)
     report = check(f"{name}b", varied.make(varied.edited(edits)))
     assert report.mistake == mistake, report
@@ -222,7 +221,7 @@ def test_an_exercise_alone_has_all_that_it_needs(path, tmp_path):
         assign.assign(path, 0, tmp_path / name, [name])
         made = tmp_path / name / "solutions" / path.name
         assert assign.exercises_in(notebooks.read(made)) == [name]
-        assert check(name, answers.read(made)[name].make()).passed
+        assert check(name, solutions.read(made)[name].make()).passed
 
 
 def test_the_same_seed_makes_the_same_assignment(tmp_path):

@@ -21,9 +21,10 @@ import torch.nn.functional as F
 
 import d2lpar
 from conftest import WATCHDOG
-from d2lpar.checks import answers, checker, equality, judging
+from d2lpar.checks import checker, equality, judging, solutions
+from d2lpar.checks.exercise import Exercise
 from d2lpar.checks.guard import replaced
-from d2lpar.checks.judging import Case, Exercise
+from d2lpar.checks.judging import Case
 from d2lpar.checks.report import Report, Row
 from d2lpar.checks.requirements import (
     bytes_sent,
@@ -55,14 +56,12 @@ def cases(rng):
         yield Case(n, f"{n} ranks", [(x.clone(),) for x in inputs], wanted, {"S": 5})
 
 
-WORDS = {
-    "title": "Pass on",
-    "own": {"sentence": "It keeps its own.", "hint": "Look left."},
-}
+WORDS = {"own": judging.Mistake("own", "It keeps its own.", "Look left.")}
 RING = Exercise(
     "99.1",
-    cases,
-    [
+    title="Pass on",
+    draw=cases,
+    requirements=[
         bytes_sent(lambda case: 40),
         messages(lambda case: case.n),
         rounds(lambda case: 1),
@@ -70,8 +69,8 @@ RING = Exercise(
         from_messages(),
         untouched(),
     ],
-    {"own": lambda a: a.right is False},
-    WORDS,
+    mistakes={"own": lambda a: a.right is False},
+    words=WORDS,
     processes=(),
 )
 
@@ -92,9 +91,10 @@ def ring(judged):
     return judged(RING)
 
 
-def exercise(*requirements, cases=cases, **options):
+def exercise(*requirements, cases=cases, processes=(3,)):
     """One of these requirements and no others."""
-    return Exercise("99.1", cases, requirements, words=WORDS, **options)
+    fields = {"draw": cases, "requirements": requirements, "processes": processes}
+    return RING.but(mistakes={}, **fields)
 
 
 def test_a_right_answer_passes(ring):
@@ -544,7 +544,7 @@ def with_one_rank(rng):
 @pytest.fixture
 def from_one(judged):
     """The exercise above, which begins with one rank."""
-    return judged(dataclasses.replace(RING, cases=with_one_rank, mistakes={}))
+    return judged(RING.but(draw=with_one_rank, mistakes={}))
 
 
 def alone(then):
@@ -706,7 +706,7 @@ def test_the_report_in_a_notebook():
 def test_the_table_is_no_wider_than_a_terminal(ring):
     report = ring(twice)
     report.rows[1].where = "a call with many words " * 9
-    table = report._table().splitlines()
+    table = str(report).split("\n\n")[1].splitlines()
     assert max(map(len, table)) < 80 and len(table) > len(report.rows) + 1
     assert str(report).count("many") == 9  # and nothing of it is lost
 
@@ -731,7 +731,7 @@ def test_a_failing_report_shows_the_picture(ring, monkeypatch):
 
 
 def test_no_output_of_a_check_but_its_report(capfd):
-    official = answers.of("05.1")
+    official = solutions.of("05.1")
     d2lpar.check("05.1", official.make())
     d2lpar.check("05.1", official.make(official.edited(ex_05_1.native)))
     assert capfd.readouterr() == ("", "")  # nbgrader fails a cell that writes errors

@@ -12,7 +12,7 @@ import pytest
 
 from conftest import ROOT, completed
 from d2lpar import check
-from d2lpar.checks import answers, solutions
+from d2lpar.checks import solutions
 from d2lpar.checks.solutions import ex_05_1
 from d2lpar.grade import exercises, handins
 from d2lpar.grade import grade as grading
@@ -56,7 +56,7 @@ def test_nothing_of_the_answer_is_in_the_exercise(path):
 def test_a_chapter_lists_its_exercises(name):
     [path] = (ROOT / "chapters").glob(f"{name[:2]}_*.ipynb")
     cells = notebooks.read(path)["cells"]
-    assert any(f"- **{name} {answers.of(name).title}" in c["source"] for c in cells)
+    assert any(f"- **{name} {solutions.of(name).title}" in c["source"] for c in cells)
 
 
 @BOTH
@@ -171,7 +171,7 @@ def source_of(answer, name):
         source = inspect.getsource(answer)
         answer = source.replace(f"def {answer.__name__}(", "def deal(")
     elif isinstance(answer, dict):
-        answer = answers.of("05.1").edited(answer)
+        answer = solutions.of("05.1").edited(answer)
     marks = "@", "    ### "
     lines = [line for line in answer.splitlines() if not line.startswith(marks)]
     return "\n".join(lines).replace("def deal(", f"def {name}(")

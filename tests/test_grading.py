@@ -24,7 +24,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 from conftest import CHAPTERS, FURTHER, ROOT, WATCHDOG, completed, eventually
-from d2lpar.checks import checker, equality, judging
+from d2lpar.checks import checker, equality, exercise, judging
 from d2lpar.checks.report import Report
 from d2lpar.cli import main as cli
 from d2lpar.grade import class_files, exchange, handins, limits, process, sandbox
@@ -462,7 +462,7 @@ class Evil:
 def test_the_judge_loads_nothing_that_runs(data):
     with pytest.raises(exchange.Forbidden):
         exchange.decode(data)
-    assert not hasattr(judging.Exercise, "weight")
+    assert not hasattr(exercise.Exercise, "weight")
     assert not hasattr(exchange._foreign, "mine")
 
 
@@ -567,7 +567,7 @@ FORBIDDEN = {  # what an answer tries: what it is told
 TRY = """
 import json, os, sys
 from IPython.core.interactiveshell import InteractiveShell
-from d2lpar.checks.answers import FOLDER
+from d2lpar.checks.solutions import FOLDER
 from d2lpar.grade import runner
 secret = [str(FOLDER)]
 there = runner.Runner({"memory": 8e9, "secret": secret})

@@ -7,14 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from d2lpar.shared.model_zoo import (
-    GPT,
-    Block,
-    Bottleneck,
-    alexnet,
-    resnet50,
-    vgg16,
-)
+from d2lpar.shared.model_zoo import GPT, Block, Bottleneck, alexnet, resnet50, vgg16
 
 
 def count(net):

@@ -422,4 +422,4 @@ def test_the_predicted_seconds_of_a_step_are_those_of_the_simulator():
             return d2lpar.now()
 
         found = run(timed_step, cluster=cluster).results[0]
-        assert found == pytest.approx(expected, rel=1e-9), case.text
+        assert found == pytest.approx(expected, rel=1e-9), case.call

@@ -8,12 +8,13 @@ import torch
 
 from d2lpar.checks import hints, signs
 from d2lpar.checks.equality import same
+from d2lpar.checks.exercise import Exercise
 from d2lpar.checks.hints import WRONG, usual_mistake
-from d2lpar.checks.judging import Attempt, Case, Exercise
+from d2lpar.checks.judging import Attempt, Case
 from d2lpar.checks.relations import FORMS, RELATIONS, VAGUE, _equal, relation
 from d2lpar.checks.requirements import untouched
 
-EXERCISE = Exercise("99.2", None, words={"title": "Anything"})
+EXERCISE = Exercise("99.2", title="Anything")
 UNEVEN = torch.tensor([0.5, 2.0, 0.3, 3.0], dtype=torch.float64)
 
 
@@ -169,7 +170,7 @@ def test_an_argument_that_is_changed_is_told():
     attempts = tried(CAME["is zero"])
     for attempt in attempts:
         attempt.args = [(x + 1, y) for x, y in attempt.case.inputs]
-    exercise = Exercise("99.2", None, [untouched()], words={"title": "Anything"})
+    exercise = EXERCISE.but(requirements=[untouched()])
     said = relation(attempts, exercise)
     assert (
         said == sentence("is zero") + " An argument that should stay is changed, too."

@@ -121,5 +121,5 @@ def two_nodes(monkeypatch):
 def test_the_world_inside_a_launcher(two_nodes, monkeypatch, asked, backend, launcher):
     monkeypatch.setitem(launch._defaults, "backend", "sim")
     whole = {"world_size": None, "backend": None, "cluster": None, "device": None}
-    world = launch._World(**(whole | asked))
+    world = launch.World(**(whole | asked))
     assert (world.backend, world.torchrun) == (backend, launcher)

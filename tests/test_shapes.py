@@ -26,7 +26,6 @@ TRAINS = """
 SHARDS = """
     import torch.nn.functional as F
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-
     class Layer(nn.Module):
         def __init__(self):
             super().__init__()
@@ -35,7 +34,6 @@ SHARDS = """
             q = self.q(x).unflatten(-1, (4, 16)).transpose(1, 2)
             y = F.scaled_dot_product_attention(q, q, q, is_causal=True)
             return x + self.out(y.transpose(1, 2).flatten(-2))
-
     with torch.device("meta"):
         net = nn.Sequential(*[Layer() for _ in range(3)])
     assert torch.cuda.memory_allocated() == 0 and net[0].q.weight.is_meta
@@ -48,17 +46,20 @@ SHARDS = """
         layer.q.reset_parameters(), layer.out.reset_parameters()
     optimizer = torch.optim.SGD(net.parameters(), momentum=0.9, foreach=True)
     for step in range(3):
-        net(torch.randn(2, 8, 64).to("cuda")).square().mean().backward()
+        x = torch.randn(2, 8, 64).to("cuda")
+        again = torch.utils.checkpoint.checkpoint(net, x, use_reentrant=False)
+        again.square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
     """
 
 
-def played(path, shapes, ranks=2, assumed=None):
+def played(path, shapes, ranks=2, assumed=None, cluster=None, alike=False):
     """The finished Run of the script in a file, on a small cluster of A100."""
     given = {"shapes": shapes, "assumed": assumed}
     program = simulate.script(path, (), "none", ranks, **given)
-    run, error, _ = simulate.simulate(program, ranks, Cluster.of(f"{ranks}xA100"))
+    cluster = Cluster.of(cluster or f"{ranks}xA100")
+    run, error, _ = simulate.simulate(program, ranks, cluster, alike=alike)
     assert error is None, simulate.failure(error)
     return run
 
@@ -81,12 +82,68 @@ def test_shapes_cost_what_values_do(folder, body, ranks):
     assert abs(shaped.elapsed / exact.elapsed - 1) < 0.1
 
 
+GROUPS = """
+    from torch.distributed.device_mesh import init_device_mesh
+    size = dist.get_world_size()
+    mesh = init_device_mesh("cuda", (2, size // 2))
+    x = torch.ones(6 * 10**5, device="cuda")
+    for dim in (0, 1):
+        dist.all_reduce(x, group=mesh.get_group(dim))
+        parts = list(torch.empty_like(x).chunk(mesh.size(dim)))
+        dist.reduce_scatter(parts[0].clone(), parts, group=mesh.get_group(dim))
+        dist.all_to_all(parts, [2 * part for part in parts], group=mesh.get_group(dim))
+        x = x @ torch.ones(len(x), 2, device="cuda") * torch.ones_like(x[:2])
+        x = x.repeat(3 * 10**5)
+    host = torch.arange(size) + 1
+    own = torch.empty(1, dtype=torch.int64)
+    dist.scatter(own, list(host.chunk(size)) if rank == 0 else None)
+    dist.broadcast(host, src=size - 1)
+    found = [None] * size
+    dist.all_gather_object(found, {"each": 3})
+    if rank == 0:
+        assert own.item() == 1 and host.tolist() == list(range(1, size + 1))
+        assert found == [{"each": 3}] * size, found
+    """
+
+
+@pytest.mark.parametrize(
+    ("body", "ranks", "cluster"),
+    [
+        (TRAINS, 3, "3xA100"),
+        (SHARDS, 4, "2x2xA100"),
+        (GROUPS, 4, "2x2xA100"),
+        (GROUPS, 8, "2x4xA100"),
+        (GROUPS, 6, "3x2xA100"),
+    ],
+)
+def test_one_rank_stands_for_all_where_they_do_the_same(folder, body, ranks, cluster):
+    (folder / "train.py").write_text(script(body)["train"])
+    every, one = (
+        played("train.py", True, ranks, None, cluster, alike) for alike in (False, True)
+    )
+    assert traffic(one) == traffic(every)
+    assert one.elapsed == pytest.approx(every.elapsed, rel=0.01)
+    assert one.bytes_sent == pytest.approx([every.bytes_sent[0]] * ranks)
+    assert len(one.peak_memory) == 1 and one.peak_memory[0] in every.peak_memory
+
+
+def test_a_message_needs_the_rank_at_its_other_end(folder):
+    words = "-n", "2", "--cluster", "2xA100", "--shapes", "--alike"
+    for body in ("dist.send(torch.ones(2), 1)", "dist.recv(torch.ones(2), 1)"):
+        result = call(folder, *words, **script(body))
+        assert result.exit_code == 1 and "run this without --alike" in result.stderr
+    told = call(folder, *words, **script("dist.barrier()")).stdout
+    assert "2 ranks in sim" in told
+    assert "Rank 0 stands for the 1 other rank, not executed." in told
+
+
 def test_a_gpu_says_cuda_and_the_host_keeps_its_values(folder):
     body = """
         x = torch.arange(6).to("cuda")
         print(x.device, x.is_cuda, x.is_meta, torch.ones(2).device)
         host = x.to("cpu", torch.float64, non_blocking=True)
-        print(host, (x + 1).tolist(), x.sum().item(), float(x[0] / 2))
+        print(host, (x + 1).tolist(), x.sum().item(), float(x[0] / 2),
+              f"{x.sum() / 2:.2f}")
         x += 1
         seed = torch.tensor([7 + rank]).cuda()
         print(x.cpu().tolist(), int(seed), torch.zeros(2, device=x.device).is_cuda)
@@ -97,11 +154,12 @@ def test_a_gpu_says_cuda_and_the_host_keeps_its_values(folder):
                 move("cuda")
             except NotImplementedError as error:
                 print("refused:", error)
+        print(nn.init.trunc_normal_(torch.empty(4, 4, device="cuda")).norm())
         print("little" if torch.cuda.memory_allocated() < 1000 else "much")
         """
     out = call(folder, "-n", "1", "--shapes", **script(body)).stdout
     assert "cuda:0 True False cpu" in out
-    assert "5.], dtype=torch.float64) [1, 1, 1, 1, 1, 1] 1 1.0" in out
+    assert "5.], dtype=torch.float64) [1, 1, 1, 1, 1, 1] 1 1.0 1.00" in out
     assert "[1, 1, 1, 1, 1, 1] 7 True" in out  # computed with, it is not known
     assert "meta True True False" in out
     assert out.count("refused: Cannot copy out of meta tensor") == 2
@@ -161,12 +219,10 @@ def test_modules_go_to_the_gpu_in_place(folder):
     """Tied weights stay one; `fully_shard` takes a module from the host."""
     body = """
     from torch.distributed.fsdp import fully_shard
-
     def net():
         made = nn.Sequential(nn.Embedding(50, 8), nn.Linear(8, 50, bias=False))
         made[1].weight = made[0].weight
         return made
-
     moved, sharded = net().cuda(), net()
     assert moved[0].weight is moved[1].weight and moved[0].weight.is_cuda
     assert torch.cuda.memory_allocated() == 50 * 8 * 4
@@ -191,6 +247,7 @@ def test_modules_go_to_the_gpu_in_place(folder):
     [
         (["--shapes", "--gloo"], "--shapes has no values, which --gloo would send"),
         (["--assume", "1"], "--assume stands for values that only --shapes"),
+        (["--alike"], "--alike is for --shapes"),
     ],
 )
 def test_options_that_do_not_go_together(folder, words, sentence):

@@ -247,11 +247,9 @@ def test_a_group_of_another_rank_is_named(folder):
 def test_objects_threads_and_what_comes_at_the_end(folder):
     body = """
         import atexit, dataclasses, threading
-
         @dataclasses.dataclass
         class Part:
             rank: int
-
         parts = [None] * n
         dist.all_gather_object(parts, Part(rank))
         assert parts == [Part(r) for r in range(n)]  # of this rank's own class
@@ -282,16 +280,13 @@ RANDOM = """
     import torch.nn.functional as F
     from torch.distributed import tensor
     from torch.distributed.tensor import Replicate, Shard
-
     mesh = tensor.init_device_mesh("cuda", (2, 2))
     halves = {"device_mesh": mesh, "placements": [Replicate(), Shard(0)]}
-
     def tell(name, x):
         every = [torch.empty_like(x.to_local()) for _ in range(n)]
         dist.all_gather(every, x.to_local())
         assert torch.equal(every[0], every[2]) and torch.equal(every[1], every[3])
         print(name, torch.equal(every[0], every[1]))
-
     torch.manual_seed(rank)  # other rows on every rank, and replicas all the same
     torch.cuda.manual_seed(0)
     tell("made", tensor.rand(6, 3, **halves))
@@ -446,12 +441,10 @@ def test_spawn_workers_and_signals_are_mapped(folder):
         import signal
         import torch.multiprocessing as mp
         from torch.utils.data import DataLoader, TensorDataset
-
         def work(rank, word):
             data = TensorDataset(torch.arange(4.0))
             loader = DataLoader(data, 2, num_workers=2, persistent_workers=True)
             print(word, rank, sum(x.sum().item() for (x,) in loader))
-
         if __name__ == "__main__":
             signal.signal(signal.SIGTERM, lambda *_: None)
             mp.spawn(work, args=("part",), nprocs=torch.cuda.device_count())
@@ -472,14 +465,12 @@ import sys
 import torch
 import torch.distributed as dist
 from torch.multiprocessing import Process, set_start_method
-
 def work(rank, size):
     os.environ["MASTER_PORT"] = "29503"
     dist.init_process_group("gloo", rank=rank, world_size=size)
     x = torch.full((1,), rank + 1.0)
     dist.all_reduce(x)
     print("sum", rank, x.item())
-
 if __name__ == "__main__":
     set_start_method("spawn")
     started = [Process(target=work, args=(r, 3)) for r in range(3)]
@@ -504,12 +495,10 @@ def test_processes_that_a_script_would_start_are_the_ranks(folder):
 
 MODEL = """
 import torch
-
 class Net(torch.nn.Sequential):
     def __init__(self):
         torch.manual_seed(0)
         super().__init__(torch.nn.Linear(8, 16), torch.nn.Linear(16, 1))
-
 def data():
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(8, 8, generator=generator)
@@ -565,7 +554,6 @@ def test_fsdp_on_a_mesh_and_a_pipeline(folder):
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
         from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
-
         mesh = init_device_mesh("cuda", (2, 2), mesh_dim_names=("data", "stage"))
         torch.manual_seed(0)
         whole = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)).cuda()
@@ -791,10 +779,7 @@ def test_what_is_not_played_is_said(folder):
         (["--compare", "none.json", "good.py"], "none.json cannot be read: No such"),
         (["--timeout", "0", "good.py"], "timeout must be a number of seconds > 0"),
         (["-m", "good.py"], "-m asks for a module, and good.py is none in this folder"),
-        (
-            ["--own", "slow", "good.py"],
-            "--own and --share take an installed",
-        ),
+        (["--own", "slow", "good.py"], "--own and --share take an installed"),
         (["-m", "bad.x"], "-m asks for a module, and bad.x is none in this folder"),
     ],
 )
@@ -871,3 +856,23 @@ def test_replicas_that_drift_apart_are_told(folder, words):
     assert alike.exit_code == 0 and "drifted" not in alike.stdout
     apart = call(folder, "-n", "3", *words, **script(body.replace("FASTER", "1")))
     assert "rank 1 has another weight than rank 0" in apart.stdout
+
+
+def test_flex_attention_and_scaled_sums_are_right(folder):
+    body = """
+        from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+        mask = create_block_mask(lambda b, h, q, k: q >= k, 1, 1, 128, 128, "cuda")
+        x = torch.randn(1, 2, 128, 16, device="cuda", requires_grad=True)
+        usual = nn.functional.scaled_dot_product_attention(x, x, x, is_causal=True)
+        ours = flex_attention(x, x, x, block_mask=mask)
+        grads = [torch.autograd.grad(y.square().sum(), x)[0] for y in (ours, usual)]
+        print(*((a - b).norm().item() < 1e-4 for a, b in ((ours, usual), grads)))
+        net = torch.distributed.fsdp.fully_shard(nn.Linear(2, 1, bias=False).cuda())
+        net.set_gradient_divide_factor(4.0)
+        net(torch.full((1, 2), rank + 1.0).cuda()).sum().backward()
+        print(net.weight.grad.full_tensor().tolist())
+        """
+    out = call(folder, "-n", "2", **script(body)).stdout
+    assert "[rank 0] True True" in out and "[rank 1] [[0.75, 0.75]]" in out
+    out = call(folder, "-n", "2", "--shapes", **script(body)).stdout
+    assert "[rank 0] False False" in out and "[rank 1] [[1.0, 1.0]]" in out

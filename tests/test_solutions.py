@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from conftest import ROOT, completed
-from d2lpar.checks import answers, checker, solutions
+from d2lpar.checks import checker, solutions
 from d2lpar.checks.exercise import Exercise
+from d2lpar.checks.judging import Mistake
 from d2lpar.grade import exchange
 
 EACH = pytest.mark.parametrize("name", solutions.known())
@@ -38,11 +39,11 @@ def test_to_open_an_exercise_imports_no_other():
 
 def test_a_judge_that_sees_no_folder_takes_the_texts_that_it_is_given():
     told = python(
-        "import json, sys; from d2lpar.checks import answers, checker, solutions\n"
-        "answers.FOLDER = solutions.FOLDER = answers.FOLDER / 'none'\n"
+        "import json, sys; from d2lpar.checks import checker, solutions\n"
+        "solutions.FOLDER /= 'none'\n"
         "solutions.__path__ = []\n"
         "solutions.given(json.load(sys.stdin))\n"
-        "print(checker.find('06.2b').name, answers.of('06.2').function)",
+        "print(checker.find('06.2b').name, solutions.of('06.2').function)",
         json.dumps(solutions.texts(["06.2"])).encode(),
     )
     assert told == ["06.2b", "where_max"]
@@ -61,7 +62,7 @@ assert not [name for name in sys.modules if ".ex_" in name]
 def test_a_runner_needs_no_file_of_an_exercise(name):
     """What a judge asks of it brings its own code along, and no truth."""
     exercise = checker.find(name)
-    case = list(exercise.cases(np.random.default_rng(0)))[-1]
+    case = list(exercise.draw(np.random.default_rng(0)))[-1]
     told = dataclasses.replace(case, expected=None)
     data = exchange.entrust((exercise.perform, told))
     assert b"Hint: " not in data and pickle.loads(data)
@@ -70,7 +71,7 @@ def test_a_runner_needs_no_file_of_an_exercise(name):
 
 
 def test_an_edit_is_of_a_text_that_is_there_once():
-    official = answers.of("06.2")
+    official = solutions.of("06.2")
     assert "bit_count" in official.edited({"bit_length": "bit_count"})
     with pytest.raises(ValueError, match="06.2: 0 times in it: 'bit_width'"):
         official.edited({"bit_width": "bit_count"})
@@ -80,7 +81,7 @@ def test_a_mistake_says_something_and_stands_once():
     ex = Exercise("06.2")
     ex.mistake("quiet", bool, {"a": "b"})
     with pytest.raises(ValueError, match=r"nothing is said of \['quiet'\]"):
-        _ = ex.judged
+        ex.complete()
     with pytest.raises(ValueError, match="'quiet' is there already"):
         ex.mistake("quiet", bool)
 
@@ -95,15 +96,14 @@ def test_words_have_a_sentence_and_a_hint():
         Hint: Cut it.
         """
 
-    words = {"short": {"sentence": "It is short."}}
-    words["long"] = {"sentence": "It is long.", "hint": "Cut it."}
-    assert ex.words == words
+    long = Mistake("long", "It is long.", "Cut it.")
+    assert ex.words == {"short": Mistake("short", "It is short."), "long": long}
 
 
 LAID_OUT = """
 import d2lpar
-from d2lpar.checks import answers, checker
-official = answers.of("13.6").make(), None
+from d2lpar.checks import checker, solutions
+official = solutions.of("13.6").make(), None
 for answer, mistake in [official, *checker.find("13.6").answers()]:
     print(d2lpar.check("13.6", answer).mistake == mistake)
 """

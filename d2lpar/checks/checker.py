@@ -17,9 +17,6 @@ from .judging import Mistake
 from .report import Report, Row
 from .requirements import NATIVE, collectives
 from .showing import compared
-from .varying import varied
-
-CHAPTERS = sorted({name[:2] for name in solutions.known()})
 
 
 def check(name: str, function: Callable, hint: bool = False, seed: int = 0) -> Report:
@@ -34,13 +31,14 @@ def check(name: str, function: Callable, hint: bool = False, seed: int = 0) -> R
     if not callable(function):
         kind = type(function).__name__
         raise TypeError(f'check("{name}", ...) wants your function, not a {kind}')
-    cases = list(exercise.cases(np.random.default_rng(seed)))
+    cases = list(exercise.draw(np.random.default_rng(seed)))
     attempts = _attempts(exercise, function, cases)
-    if any(map(signs.not_done, attempts)):
-        return Report(exercise.name, exercise.title, done=False)
     report = Report(exercise.name, exercise.title, hint=hint)
-    whole = len(attempts) == len(cases)
-    met = whole and not any(_fails(attempt, exercise) for attempt in attempts)
+    if any(map(signs.not_done, attempts)):
+        report.done = False
+        return report
+    rows, whole = exercise.requirements, len(attempts) == len(cases)
+    met = whole and all(attempt.meets(rows) for attempt in attempts)
     tried = _on_processes(exercise, function, cases) if met else []
     _judge(report, exercise, cases, attempts, tried)
     if not report.passed and exercise.public:
@@ -49,26 +47,24 @@ def check(name: str, function: Callable, hint: bool = False, seed: int = 0) -> R
             row = Row("answer to", "the public one", "this", False, vital=why)
             report.rows.append(row)
             report.mistake, report.more = "public answer", ""
-            report.sentence = exercise.words["differs"]
+            report.sentence = exercise.differs
     return report
 
 
 def _judge(report, exercise, cases, attempts, tried):
     """The report has its rows, and where one fails the call that shows the mistake."""
-    failing = [attempt for attempt in attempts if _fails(attempt, exercise)]
+    failing = [a for a in attempts if not a.meets(exercise.requirements)]
     failing.sort(key=_less_telling)
-    report.run = attempts[-1].recorded or attempts[-1].run
-    foreign = replaced()[:1]
-    aside = [a for a in attempts if a.run is not None and any(a.run.aside)][:1]
-    if failing or foreign or aside or not all(attempt.right for attempt in tried):
-        evaded = _evaded(foreign, aside)
-        mistake, shown = evaded or _mistake(exercise, attempts, failing, tried)
+    report.run, evasions = attempts[-1].recorded, list(_evasions(attempts))
+    if failing or evasions or not all(attempt.right for attempt in tried):
+        likely = evasions[0][:2] if evasions else None
+        mistake, shown = likely or _mistake(exercise, attempts, failing, tried)
         report.mistake, report.sentence, report.more = mistake
         if shown is not None:
-            report.failing, report.run = shown.case.call, shown.recorded or shown.run
+            report.failing, report.run = shown.case.call, shown.recorded
             report.details = _details(shown, exercise, mistake.name)
             report.stuck = shown.error is not None and shown.cause is None
-        if _among(shown, failing):
+        if shown in failing:
             failing.insert(0, shown)
     report.rows = [_outcome_row(exercise, attempts, cases, failing)]
     least = min(2, max(case.n for case in cases))
@@ -77,20 +73,29 @@ def _judge(report, exercise, cases, attempts, tried):
     report.rows += [_processes_row(tried)] * bool(tried)
     for call in [a.case.call for a in failing if signs.races(a)][:1]:
         report.rows.append(Row("races", "1", "none", False, call, "it has a race"))
-    why = "a function of the course is replaced"
-    for name in foreign:
-        report.rows.append(Row("functions replaced", name, "none", False, vital=why))
-    why = "work is hidden in threads"
-    for a in aside:
-        made, label = f"{sum(a.run.aside)} operations", "work in threads of its own"
-        report.rows.append(Row(label, made, "none", False, a.case.call, why))
+    report.rows += [row for *_, row in evasions]
+
+
+def _evasions(attempts):
+    """(the mistake, the call that shows it, its row) of what evades the measuring."""
+    for name in replaced()[:1]:
+        text = f"{name} is not the library's own any more; restart the kernel."
+        why = "a function of the course is replaced"
+        row = Row("functions replaced", name, "none", False, vital=why)
+        yield Mistake("replaced", text), None, row
+    for each in [a for a in attempts if a.run is not None and any(a.run.aside)][:1]:
+        text = "It computes in threads that it starts, and not where it is called."
+        made, why = f"{sum(each.run.aside)} operations", "work is hidden in threads"
+        label = "work in threads of its own"
+        row = Row(label, made, "none", False, each.case.call, why)
+        yield Mistake("threads", text), each, row
 
 
 def _passes(exercise, function, seed):
     """Does the function do what this exercise asks for, in the simulator?"""
-    cases = exercise.cases(np.random.default_rng(seed))
+    cases = exercise.draw(np.random.default_rng(seed))
     attempts = (exercise.attempt(function, case) for case in cases)
-    return not any(_fails(attempt, exercise) for attempt in attempts)
+    return all(attempt.meets(exercise.requirements) for attempt in attempts)
 
 
 def find(name):
@@ -99,13 +104,14 @@ def find(name):
     if public not in solutions.known():
         chapter = str(name).partition(".")[0]
         known = [x for x in solutions.known() if x.startswith(f"{chapter}.")]
-        known = ", ".join(known) or f"in chapters {', '.join(CHAPTERS)}"
+        chapters = ", ".join(sorted({x[:2] for x in solutions.known()}))
+        known = ", ".join(known) or f"in chapters {chapters}"
         raise ValueError(f"There is no exercise {name!r}: there are {known}.")
     exercise = solutions.load(public)
     if name == public:
         return exercise
     if name in exercise.variations:
-        return varied(exercise, name, exercise.variations[name])
+        return exercise.variations[name]
     known = ", ".join(exercise.variations) or "none"
     raise ValueError(f"There is no variation {name!r} of {public}: {known}.")
 
@@ -153,12 +159,13 @@ NOT_RIGHT = "the outcome is not right in every call"
 
 def _outcome_row(exercise, attempts, cases, failing):
     """Right calls on one rank do not count where no other is right."""
-    right = [attempt for attempt in attempts if _right(attempt, exercise)]
+    vital = [row for row in exercise.requirements if row.vital]
+    right = [attempt for attempt in attempts if attempt.meets(vital)]
     several = [case for case in cases if case.n > 1]
     count, of, where = len(right), len(cases), ""
     if right and several and all(attempt.case.n == 1 for attempt in right):
         count, of, where = 0, len(several), " on several ranks"
-    wrong = [a.case.call for a in failing if not _right(a, exercise)] + [""]
+    wrong = [a.case.call for a in failing if a not in right] + [""]
     came, wanted = f"right in {count} of {of} calls{where}", f"all {len(cases)}"
     passed = len(right) == len(cases)
     return Row("outcome", came, wanted, passed, wrong[0], NOT_RIGHT)
@@ -172,7 +179,7 @@ def _row(requirement, exercise, attempts, failing, least):
     """
     ended = [attempt for attempt in attempts if attempt.error is None]
     own = [a for a in ended if not _by_others(requirement, exercise, a)]
-    bad = [a for a in failing if _among(a, own) and not requirement.holds(a)]
+    bad = [a for a in failing if a in own and not requirement.holds(a)]
     good = [a for a in own if a.right and a.case.n >= least]
     vital = NOT_RIGHT * requirement.vital
     if not bad and not good:
@@ -198,26 +205,10 @@ def _processes_row(tried):
     return Row("on real processes", came, wanted, not wrong, (wrong + [""])[0], why)
 
 
-def _right(attempt, exercise):
-    """The outcome is right, with the requirements that are part of it."""
-    vital = [row for row in exercise.requirements if row.vital]
-    return attempt.right and all(requirement.holds(attempt) for requirement in vital)
-
-
-def _fails(attempt, exercise):
-    rows = exercise.requirements
-    return not (attempt.right and all(row.holds(attempt) for row in rows))
-
-
 def _less_telling(attempt):
     """A wrong outcome comes first; then several ranks, with something to be seen."""
-    run = attempt.recorded or attempt.run
+    run = attempt.recorded
     return attempt.right, attempt.case.n == 1, not (run and run.timeline)
-
-
-def _among(attempt, attempts):
-    """This very attempt; to compare two would be to compare their tensors."""
-    return any(each is attempt for each in attempts)
 
 
 def _details(attempt, exercise, mistake):
@@ -234,17 +225,6 @@ def _details(attempt, exercise, mistake):
             came, wanted = (exercise.shows(x, attempt.case.n) for x in (came, wanted))
             return [f"  {who}{line}" for line in compared(came, wanted)]
     return []
-
-
-def _evaded(foreign, aside):
-    """(the mistake, the case that shows it), if what is measured was evaded."""
-    if foreign:
-        text = f"{foreign[0]} is not the library's own any more; restart the kernel."
-        return Mistake("replaced", text), None
-    if aside:
-        text = "It computes in threads that it starts, and not where it is called."
-        return Mistake("threads", text), aside[0]
-    return None
 
 
 def _mistake(exercise, attempts, failing, tried):
@@ -266,5 +246,5 @@ def _mistake(exercise, attempts, failing, tried):
     for name, question in exercise.mistakes.items():
         for attempt in failing:
             if signs.ask(question, attempt):
-                return exercise.mistake(name), attempt
+                return exercise.words[name], attempt
     return usual_mistake(exercise, attempts, failing), failing[0]

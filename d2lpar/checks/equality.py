@@ -60,6 +60,17 @@ def same(came, wanted):
     return type(came) is type(wanted) and came == wanted
 
 
+def leaves(value, path=()):
+    """Yield (path, value) of all that lists, tuples and dicts have inside."""
+    if isinstance(value, list | tuple):
+        value = dict(enumerate(value))
+    if isinstance(value, dict):
+        for key, each in value.items():
+            yield from leaves(each, (*path, key))
+    else:
+        yield path, value
+
+
 def comparable(came, wanted):
     """Do these tensors differ in nothing but their numbers?"""
     kind = lambda x: (x.shape, x.dtype, x.layout, x.device)

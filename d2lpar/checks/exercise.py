@@ -1,11 +1,16 @@
 """What a file of an exercise, `solutions/ex_NN_K.py`, is written with."""
 
+import copy
 import functools
 import inspect
 import re
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
-from . import answers, judging, requirements, signs
-from .varying import Variation
+from . import requirements, signs, solutions
+from .equality import same
+from .judging import Mistake, on_ranks, returned
+from .varying import Roles
 
 FIGURES = {
     "bytes": requirements.bytes_sent,
@@ -26,6 +31,7 @@ BOUNDARIES = {
 }
 
 
+@dataclass(eq=False)
 class Exercise:
     '''An exercise in one file: what its check asks for, what it says, and its tests.
 
@@ -55,30 +61,56 @@ class Exercise:
 
     A report tells the first mistake, in the order of the file, that fits.  Each has at
     least one wrong answer, and the tests try all answers.  What many exercises share is
-    recognised without a word here; `hints` has it.  Keywords of an Exercise are fields
-    of `judging.Exercise`, such as `outcome=argument(0)`.  `reference` names the
-    function of the notebook that `cases` gets, where it is not `NAME_reference`.
+    recognised without a word here; `hints` has it.  Keywords of an Exercise:
+
+    reference  the function of the notebook that `cases` gets, if not `NAME_reference`
+    outcome    what is compared: `returned`, or `argument(k)`
+    agrees     (came, expected, case) -> bool, for one rank
+    perform    (fn, case, **options) -> Attempt
+    processes  world sizes at which it must be right on real processes too, where ranks
+               share nothing: no module, no file handle, no luck of order
+    shows      (outcome, n) -> what the report shows of it
+
+    The other fields are what the file adds.  A variation has the same ones, and others
+    where it differs: `public` is the exercise that it varies.
     '''
 
-    def __init__(self, name, reference=None, **fields):
-        self.name, self.words, self.known = name, {}, []
-        self._fields, self._rows, self._questions = fields, [], {}
-        self._variations, self._figures, self._reference = {}, {}, reference
-        self.edges = {}
+    name: str
+    reference: str | None = None
+    outcome: Callable = returned
+    agrees: Callable = lambda came, expected, case: same(came, expected)
+    perform: Callable = on_ranks
+    processes: tuple = (3,)
+    shows: Callable = lambda outcome, n: outcome
+    title: str = ""
+    draw: Callable | None = None  # (rng) -> cases, from small to large
+    requirements: list = field(default_factory=list)  # rows below the outcome's
+    figures: dict = field(default_factory=dict)  # those of them that are in FIGURES
+    mistakes: dict = field(default_factory=dict)  # {name: question of an attempt}
+    words: dict = field(default_factory=dict)  # {name: its Mistake}
+    known: list = field(default_factory=list)  # a Known for each answer
+    edges: dict = field(default_factory=dict)  # {name: condition that some case meets}
+    variations: dict = field(default_factory=dict)  # {name: Exercise}
+    public: "Exercise | None" = None
+    roles: Roles | None = None
+    varied: str = ""
+    differs: str = ""
+
+    def __post_init__(self):
+        self.title = self.title or solutions.of(self.name).title
 
     def cases(self, make):
         """(rng) or (rng, reference) -> cases, from small to large."""
 
         def drawn(rng):
-            official = answers.of(self.name)
-            return make(rng, official.reference(self._reference))
+            return make(rng, solutions.of(self.name).reference(self.reference))
 
-        self._cases = drawn if len(inspect.signature(make).parameters) > 1 else make
+        self.draw = drawn if len(inspect.signature(make).parameters) > 1 else make
         return make
 
     def require(self, *rows):
         """Add rows to the report, in this order."""
-        self._rows += rows
+        self.requirements += rows
 
     def boundaries(self, *names, **conditions):
         """Name what some case must be: keys of BOUNDARIES, or conditions of a case."""
@@ -87,21 +119,19 @@ class Exercise:
     def at_most(self, exactly=False, **allowed):
         """Add rows of figures, keys of FIGURES: (case) -> the largest allowed."""
         made = {k: FIGURES[k](it, exactly=exactly) for k, it in allowed.items()}
-        self._figures |= made
+        self.figures |= made
         self.require(*made.values())
 
     exactly = functools.partialmethod(at_most, exactly=True)  # and no less, either
 
     def costs(self, *names):
         """Return a question: just these rows fail, and in no call another."""
-        figures = [self._figures[name] for name in names]
+        figures = [self.figures[name] for name in names]
 
         def alone(attempt):
-            others = [row for row in self._rows if row not in figures]
-            return not any(row.holds(attempt) for row in figures) and all(
-                each.right and all(row.holds(each) for row in others)
-                for each in attempt.attempts
-            )
+            others = [row for row in self.requirements if row not in figures]
+            fail = not any(row.holds(attempt) for row in figures)
+            return fail and all(each.meets(others) for each in attempt.attempts)
 
         return alone
 
@@ -110,23 +140,24 @@ class Exercise:
 
         A second one of that name is one more form of it.  For keywords see `Slip`.
         """
-        if name not in self._questions:
-            self._questions[name] = Slip(self, **how)
+        if name not in self.mistakes:
+            self.mistakes[name] = Slip(self, **how)
         answer = self.wrong(name, edits)
-        self._questions[name].forms.append(answer)
+        self.mistakes[name].forms.append(answer)
         return answer
 
     def mistake(self, name, question, edits=None):
         """Add a mistake: where `question(attempt)` says yes, the report says this."""
-        if name in self._questions:
+        if name in self.mistakes:
             raise ValueError(f"{self.name}: {name!r} is there already")
-        self._questions[name] = question
+        self.mistakes[name] = question
         return self.wrong(name, edits)
 
     def wrong(self, mistake, edits=None):
         """Add an answer that must be told this mistake, and no other."""
         number = 1 + sum(answer.mistake == mistake for answer in self.known)
-        self.known.append(Known(self, mistake, edits, number))
+        name = f"{mistake or 'right'} {number}".removesuffix(" 1").replace(" ", "_")
+        self.known.append(Known(self, mistake, edits, name))
         return self.known[-1]
 
     def right(self, edits=None):
@@ -134,43 +165,67 @@ class Exercise:
         return self.wrong(None)(edits) if callable(edits) else self.wrong(None, edits)
 
     def variation(
-        self, letter, *, varied, differs, says=(), reads=(), rows=(), turned=None, **how
+        self, letter, *, varied, differs, says=(), reads=(), rows=(), cases=None, **how
     ):
-        """Add a variation; other keywords are fields of `Variation`.
+        """Add a variation; other keywords are those of `Roles`.
 
         varied     what it varies, for the instructor
         differs    what the report says of an answer to the public exercise
         says       {mistake: its sentence, with its hint} where they are others
         reads      {word: word} that the other sentences and hints have instead
         rows       {label: label} of rows that have others
-        turned     `back` and `shows` in one, where it is its own inverse
+        cases      (rng) -> cases, where they are others
         """
-        if turned:
-            how |= {"back": turned, "shows": turned}
-        reads, words = dict(reads), {}
-        for name in self._questions:
-            told = _words(dict(says).get(name, ""))
-            mine = self.words.get(name, {})
-            others = {k: _replaced(text, reads) for k, text in mine.items()}
-            words[name] = others | {k: text for k, text in told.items() if text}
-        words |= {"varied": varied, "differs": differs, "rows": dict(rows)}
-        self._variations[self.name + letter] = Variation(**how, words=words)
+        roles, labels, words = Roles.of(**how), dict(rows), {}
+        for name, mine in self.words.items():
+            _, sentence, hint = Mistake.of(name, dict(says).get(name, ""))
+            sentence = sentence or _replaced(mine.sentence, dict(reads))
+            words[name] = Mistake(
+                name, sentence, hint or _replaced(mine.hint, dict(reads))
+            )
+        named = [
+            replace(x, label=labels.get(x.label, x.label)) for x in self.requirements
+        ]
+        name = self.name + letter
+        self.variations[name] = self.but(
+            name=name,
+            public=self,
+            roles=roles,
+            variations={},
+            varied=varied,
+            differs=differs,
+            words=words,
+            requirements=named,
+            draw=functools.partial(roles.cases, cases or self.draw),
+            perform=functools.partial(roles.perform, self.perform),
+            shows=lambda outcome, n: roles.shown(self.shows(outcome, n), n),
+        )
 
-    @functools.cached_property
-    def judged(self):
-        """The `judging.Exercise` that all this describes."""
-        if silent := self._questions.keys() - self.words.keys():
+    def but(self, **fields):
+        """Return a copy, in which these fields are others."""
+        other = copy.copy(self)
+        vars(other).update(fields)
+        return other
+
+    def complete(self):
+        """Return this exercise; ValueError where a mistake has no words."""
+        if silent := self.mistakes.keys() - self.words.keys():
             raise ValueError(f"{self.name}: nothing is said of {sorted(silent)}")
-        self.words.setdefault("title", answers.of(self.name).title)
-        more = {"variations": self._variations, "edges": self.edges, **self._fields}
-        more["answers"] = lambda: [(each.make(), each.mistake) for each in self.known]
-        parts = self.name, self._cases, self._rows, self._questions, self.words
-        return judging.Exercise(*parts, **more)
+        return self
 
-    def _about(self, mistake, text):
-        """The words of a mistake, and none of what is no mistake of this exercise."""
-        if mistake in self._questions and mistake not in self.words:
-            self.words[mistake] = _words(text)
+    def answers(self):
+        """Return [(function, the mistake that it must be told, or None)]."""
+        return [(each.make(), each.mistake) for each in self.known]
+
+    def attempt(self, fn, case, **options):
+        """Return the Attempt of `fn` at this case; it ends, whatever `fn` does."""
+        attempt = self.perform(fn, case, **options)
+        attempt.agrees = self.agrees
+        attempt.recorded = attempt.recorded or attempt.run
+        if attempt.error is None:
+            attempt.came = [self.outcome(attempt, r) for r in range(case.n)]
+            attempt.right = attempt.gives(case.expected)
+        return attempt
 
 
 def _replaced(text, reads):
@@ -180,29 +235,27 @@ def _replaced(text, reads):
     return text
 
 
-def _words(text):
-    """{"sentence": ..., "hint": ...} of a text, if it has a hint."""
-    parts = " ".join(text.split()).split(" Hint: ")
-    return dict(zip(("sentence", "hint"), parts, strict=False))
-
-
+@dataclass(eq=False)
 class Known:
     """An answer that is known, with the mistake that it must be told, or None."""
 
-    def __init__(self, exercise, mistake, edits, number):
-        self.exercise, self.mistake, self.edits = exercise, mistake, edits
-        self.function, self.number = None, number
+    exercise: Exercise
+    mistake: str | None
+    edits: dict | None
+    name: str
+    function: Callable | None = None
 
     def __call__(self, function):
         """Decorate the function that is this answer."""
         self.function = function
         if function.__doc__:
-            self.exercise._about(self.mistake, function.__doc__)
+            self.says(function.__doc__)
         return function
 
     def says(self, text):
-        """Give the mistake its sentence, and behind "Hint:" its hint."""
-        self.exercise._about(self.mistake, text)
+        """Give a mistake of this exercise its sentence, and behind "Hint:" its hint."""
+        if self.mistake in self.exercise.mistakes.keys() - self.exercise.words.keys():
+            self.exercise.words[self.mistake] = Mistake.of(self.mistake, text)
         return self
 
     def make(self, more=None):
@@ -210,51 +263,46 @@ class Known:
 
         Those are a case's own, `facts["edits"]`: what differs in a variation.
         """
-        official = answers.of(self.exercise.name)
+        official = solutions.of(self.exercise.name)
         if more and self.edits:
             return official.make(official.edited(more | self.edits))
         if self.function is None:
             self.function = official.make(official.edited(self.edits))
-            name = f"{self.mistake or 'right'} {self.number}".removesuffix(" 1")
-            self.function.__name__ = name.replace(" ", "_")
+            self.function.__name__ = self.name
         return self.function
 
 
+@dataclass(eq=False)
 class Slip:
     """The question whether an outcome is what a slip makes of the right one.
 
     about        (outcome of a rank) -> the part of it that the slip changes, with `...`
                  in the place of the rest
     somewhere    the outcome of one call is enough, where a slip comes with others
-    fake         (case) -> the outcomes, where no answer tells them by running
     also         another question that must say yes
     """
 
-    def __init__(self, exercise, about=None, somewhere=False, fake=None, also=None):
-        self.exercise, self.about, self.forms = exercise, about, []
-        self.somewhere, self.fake, self.also = somewhere, fake, also
+    exercise: Exercise
+    about: Callable = lambda outcome: outcome
+    somewhere: bool = False
+    also: Callable = lambda attempt: True
+    forms: list = field(default_factory=list)
 
     def __call__(self, attempt):
-        """Is it, in every call that ended, and does this one show it?"""
-        if not signs.wrong(attempt) or (self.also and not self.also(attempt)):
-            return False
-        return any(self._shows(form, attempt) for form in self.forms)
+        """Is it, in every call that ended, and does this one show it?
 
-    def _shows(self, form, attempt):
-        if not self.somewhere and not self._explains(form, attempt.attempts):
+        Wrong outcomes come first: most slips are ruled out by one call.
+        """
+        if not (signs.wrong(attempt) and self.also(attempt)):
             return False
-        wanted = attempt.case.expected
-        right = judging.Attempt(attempt.case, came=wanted, agrees=attempt.agrees)
-        return self._fits(form, attempt) and not self._fits(form, right)
-
-    def _explains(self, form, attempts):
-        """Wrong outcomes come first: most slips are ruled out by one call."""
-        known = attempts[0].case.fakes
-        if (form, "explains") not in known:
-            ended = [a for a in attempts if a.error is None]
-            ended.sort(key=signs.right)
-            known[form, "explains"] = all(self._fits(form, each) for each in ended)
-        return known[form, "explains"]
+        ended = [a for a in attempt.attempts if a.error is None]
+        calls = [attempt] if self.somewhere else sorted(ended, key=signs.right)
+        right = replace(attempt, came=attempt.case.expected)
+        return any(
+            all(self._fits(form, each) for each in calls)
+            and not self._fits(form, right)
+            for form in self.forms
+        )
 
     def _fits(self, form, attempt):
         known = attempt.case.fakes
@@ -264,11 +312,7 @@ class Slip:
 
     def _outcomes(self, form, case):
         """Per rank, the outcome of the slip at this case; None if it comes to none."""
-        if self.fake:
-            return self.fake(case)
-        judged = self.exercise.judged
-        attempt = judged.perform(form.make(case.facts.get("edits")), case)
+        attempt = self.exercise.perform(form.make(case.facts.get("edits")), case)
         if attempt.error is not None:
             return None
-        came = [judged.outcome(attempt, r) for r in range(case.n)]
-        return [self.about(each) for each in came] if self.about else came
+        return [self.about(self.exercise.outcome(attempt, r)) for r in range(case.n)]

@@ -1,6 +1,7 @@
 """Values that cases hand to answers, of kinds that a submission may hand back."""
 
 import zlib
+from contextlib import contextmanager
 from weakref import WeakValueDictionary
 
 import torch
@@ -101,8 +102,7 @@ class Disk:
     def __init__(self, files, kill=None):
         self.made[id(self)] = self
         self.files, self.kill, self.changes = files, kill, []
-        self.written = self.steps = 0
-        self.dead = self.ends = False
+        self.written, self.steps, self.dead = 0, 0, False
 
     def names(self):
         """Return the names of all files, in no order that one could rely on."""
@@ -119,10 +119,9 @@ class Disk:
     def write(self, name, data):
         """Make a file, or replace it; a kill leaves half of it."""
         data = bytes(data)
-        half = self.begin("write")
-        self.files[str(name)] = data[: len(data) // 2] if half else data
-        self.written += len(data)
-        self.alive(self.ends)
+        with self.change("write") as half:
+            self.files[str(name)] = data[: len(data) // 2] if half else data
+            self.written += len(data)
 
     def rename(self, old, new):
         """Give a file or folder another name, at once or not at all."""
@@ -132,16 +131,16 @@ class Disk:
             raise OSError(
                 f"There is {again if inside else f'no {old!r} on this disk'}."
             )
-        for name in () if self.begin("rename") else inside:
-            self.files[new + name[len(old) :]] = self.files.pop(name)
-        self.alive(self.ends)
+        with self.change("rename") as half:
+            for name in () if half else inside:
+                self.files[new + name[len(old) :]] = self.files.pop(name)
 
     def remove(self, name):
         """Remove a file or folder; a kill leaves half of a folder."""
-        inside, half = self.inside(name), self.begin("remove")
-        for each in inside[: len(inside) // 2] if half else inside:
-            del self.files[each]
-        self.alive(self.ends)
+        inside = self.inside(name)
+        with self.change("remove") as half:
+            for each in inside[: len(inside) // 2] if half else inside:
+                del self.files[each]
 
     def inside(self, name):
         self.alive()
@@ -152,14 +151,15 @@ class Disk:
         if self.dead:
             raise Killed("The run is killed.")
 
-    def begin(self, kind):
-        """Whether the kill comes in the middle of this change."""
+    @contextmanager
+    def change(self, kind):
+        """Inside, whether the kill comes in the middle; behind, it may have come."""
         self.alive()
         self.changes.append(kind)
-        counts = {"change": len(self.changes), kind: self.changes.count(kind)}
-        half, self.ends = (
-            any(self.kill == (when, *count) for count in counts.items())
+        counts = ("change", len(self.changes)), (kind, self.changes.count(kind))
+        middle, after = (
+            any(self.kill == (when, *count) for count in counts)
             for when in ("the middle of", "after")
         )
-        self.ends = self.ends or half
-        return half
+        yield middle
+        self.alive(middle or after)

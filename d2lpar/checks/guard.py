@@ -8,7 +8,7 @@ from types import FunctionType
 
 import torch
 
-from .answers import FOLDER
+from .solutions import FOLDER
 
 _TRUSTED = ("torch.distributed", "torch.distributed.distributed_c10d", "torch")
 # This package, and what is installed: torch may be in a folder of its own.
@@ -23,18 +23,18 @@ def replaced():
         f"{where}.{name}"
         for where, space in spaces()
         for name, value in list(space.items())
-        if any(map(foreign, _functions(value)))
+        if any(map(written_elsewhere, _files(value)))
     ]
 
 
-def _functions(value):
-    """The function that this is, or those that a property, a method consist of."""
+def _files(value):
+    """Those of the code of a function, or of those that a property, a method have."""
     kind, parts = type(value), (value,)  # to ask a value itself may warn
     if kind is staticmethod or kind is classmethod:
         parts = (value.__func__,)
     elif issubclass(kind, property):
         parts = value.fget, value.fset, value.fdel
-    return [part for part in parts if type(part) is FunctionType]
+    return [x.__code__.co_filename for x in parts if type(x) is FunctionType]
 
 
 def spaces():
@@ -48,11 +48,6 @@ def spaces():
                 if type(value) is type and value.__module__ == name:
                     yield f"{name}.{key}", vars(value)
     yield "torch.Tensor", vars(torch.Tensor)
-
-
-def foreign(function):
-    """Was its code written in a notebook, or elsewhere outside of what is installed?"""
-    return written_elsewhere(function.__code__.co_filename)
 
 
 @functools.cache

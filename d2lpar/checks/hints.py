@@ -11,7 +11,7 @@ import torch
 from . import signs
 from .judging import Mistake
 from .relations import relation
-from .requirements import UNTOUCHED
+from .requirements import UNTOUCHED, changed
 
 ONLY_SIMULATED = (
     "It is right in the simulator and wrong on real processes. "
@@ -75,7 +75,7 @@ def _no_wait(exercise, attempts, failing):
 def _not_in_place(exercise, attempts, failing):
     k = getattr(exercise.outcome, "argument", None)
     wrong = [attempt for attempt in failing if not attempt.right]
-    if k is None or not wrong or not all(map(signs.left_alone(k), wrong)):
+    if k is None or not wrong or any(a.error or changed(a, k) for a in wrong):
         return None
     returns = all(any(map(torch.is_tensor, attempt.values)) for attempt in wrong)
     return (
@@ -103,7 +103,7 @@ def _costly(exercise, attempts, failing):
     names = ", ".join(f'"{row.label}"' for row in rows)
     labels = [row.label for row in rows]
     said = next((text for label, text in TOO_MUCH.items() if label in labels), "")
-    what, _, hint = " ".join(said.split()).partition(" Hint: ")
+    _, what, hint = Mistake.of("costly", said)
     text = f"The outcome is right, but {what or 'not the way to it'}: see {names}."
     if counted:
         first = min(counted, key=lambda text: not text.startswith("it "))
@@ -235,7 +235,6 @@ PATTERNS = {
 
 def _where(attempts, failing):
     """What all failing cases have in common, and no other case; None if nothing."""
-    bad = {id(attempt) for attempt in failing}
-    fits = lambda holds: all(bool(holds(a.case)) == (id(a) in bad) for a in attempts)
+    fits = lambda holds: all(bool(holds(a.case)) == (a in failing) for a in attempts)
     found = (words for words, holds in PATTERNS.items() if fits(holds))
-    return next(found, None) if len(bad) < len(attempts) else None
+    return next(found, None) if {*failing} < {*attempts} else None

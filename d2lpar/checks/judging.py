@@ -1,8 +1,8 @@
 """How an answer is judged: cases, attempts, requirements, mistakes.
 
-An `Exercise` is data.  It makes cases, each one call of the learner's function on n
-ranks with what must be true afterwards.  An `Attempt` is what came of a case.  The
-requirements measure attempts; the mistakes recognise them and say a sentence.
+A case is one call of the learner's function on n ranks, with what must be true
+afterwards.  An `Attempt` is what came of a case.  The requirements measure attempts;
+the mistakes recognise them and say a sentence.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from ..launch.run import run
 from ..report.errors import RankError
 from ..sim.cluster import Cluster
 from ..sim.patching import FINITE, patched
-from .equality import close, ordinary, same
+from .equality import close, ordinary
 
 PATIENCE = 10.0  # seconds without any call, then a rank counts as hanging
 LONGEST = 30.0  # seconds for one case, and four times as many where processes start
@@ -31,12 +31,11 @@ NOISE = 48_000  # bytes of a rank's Python objects: its calls, its frames
 class Case:
     """One call of the function on n ranks.
 
-    text       the call in words, for the report
+    text       the call in words, for the report; "" where the facts tell it
     inputs     per rank, the tuple of its arguments
     expected   per rank, what is true afterwards; `Exercise.outcome` says of what
     facts      what the requirements and mistakes need to know (sizes, root, ...)
     options    keywords for `d2lpar.run`, such as the cluster
-    call       the call in words where it is not `text`, in a variation
     players    the rank that plays part i, where it is not rank i, in a variation
     traced     arrays and lists count as memory, too, not tensors alone
     fakes      what slips make of it, once they were asked
@@ -48,28 +47,22 @@ class Case:
     expected: list | None = None
     facts: dict = field(default_factory=dict)
     options: dict = field(default_factory=dict)
-    call: str = ""
     players: list | None = None
     traced: bool = False
     fakes: dict = field(default_factory=dict, init=False, repr=False)
 
-    def __post_init__(self):
-        self.made = not self.text
-        self.call = self.call or self.text
-
     @classmethod
     def of(cls, n, inputs, expected, options=None, traced=False, **facts):
-        """Return a Case whose text is made of its facts, or of inputs that are numbers.
+        """Return a Case that its facts describe, or its inputs that are numbers."""
+        return cls(n, "", inputs, expected, facts, options or {}, traced=traced)
 
-        A variation makes it of the inputs that its ranks get.
-        """
-        more = {"options": options or {}, "traced": traced}
-        case = cls(n, "", inputs, expected, facts, **more)
-        case.text = case.call = case.described(inputs)
-        return case
+    @property
+    def call(self):
+        """The call in words."""
+        return self.text or self.described(self.inputs)
 
     def described(self, inputs):
-        """The call in words, with these inputs."""
+        """The call in words, with the inputs that its ranks get."""
         told = [f"{k} = {v}" for k, v in self.facts.items() if isinstance(v, int | str)]
         first = [values[0] for values in inputs if len(values) == 1][:4]
         if told or not all(isinstance(x, int | float) for x in first):
@@ -87,7 +80,7 @@ class Case:
         return NOISE if self.traced else 0
 
 
-@dataclass
+@dataclass(eq=False)
 class Attempt:
     """What came of a case: the Run, or the error with what was recorded before it."""
 
@@ -99,7 +92,7 @@ class Attempt:
     came: list = None  # per rank, the outcome: a value or an argument
     right: bool = False  # every rank's outcome is the expected one
     agrees: Callable | None = None  # the exercise's own
-    recorded: object = None  # the Run as it was, where `run` is in order of parts
+    recorded: object = None  # the Run as it was; `run` is in order of parts
     attempts: list = ()  # those at all cases of the check, this one among them
 
     @property
@@ -113,6 +106,10 @@ class Attempt:
             wanted is ... or (ordinary(came) and self.agrees(came, wanted, self.case))
         )
         return all(fits(*pair) for pair in zip(self.came, outcomes, strict=True))
+
+    def meets(self, requirements):
+        """Is the outcome right, and do these requirements hold?"""
+        return self.right and all(row.holds(self) for row in requirements)
 
 
 @dataclass
@@ -176,6 +173,12 @@ class Mistake(NamedTuple):
     name: str
     sentence: str
     hint: str = ""
+
+    @classmethod
+    def of(cls, name, text):
+        """Return the Mistake that a text tells, with its hint behind "Hint:"."""
+        sentence, _, hint = " ".join(text.split()).partition(" Hint: ")
+        return cls(name, sentence, hint)
 
 
 def returned(attempt, rank):
@@ -257,59 +260,6 @@ class _Own:
 
 def _of_this_rank(inputs):
     return inputs[dist.get_rank()]
-
-
-@dataclass
-class Exercise:
-    """One exercise as its check sees it.
-
-    cases          (rng) -> cases, from small to large
-    requirements   the rows of the report below the values
-    mistakes       {name: question of an attempt}; the first that says yes is told
-    words          the title, and {"sentence", "hint"} of each mistake
-    outcome        what is compared: `returned`, or `argument(k)`
-    agrees         (came, expected, case) -> bool, for one rank
-    perform        (fn, case, **options) -> Attempt
-    processes      world sizes at which it must be right on real processes too, where
-                   ranks share nothing: no module, no file handle, no luck of order
-    shows          (outcome, n) -> what the report shows of it
-    public         the Exercise that this one is a variation of
-    variations     {name: its Variation}
-    answers        () -> [(function, the mistake that it must be told, or None)]
-    edges          {name: condition}: what some case must be, such as "one rank"
-    """
-
-    name: str
-    cases: Callable
-    requirements: list = field(default_factory=list)
-    mistakes: dict = field(default_factory=dict)
-    words: dict = field(default_factory=dict)
-    outcome: Callable = returned
-    agrees: Callable = lambda came, expected, case: same(came, expected)
-    perform: Callable = on_ranks
-    processes: tuple = (3,)
-    shows: Callable = lambda outcome, n: outcome
-    public: "Exercise | None" = None
-    variations: dict = field(default_factory=dict)
-    answers: Callable = list
-    edges: dict = field(default_factory=dict)
-
-    @property
-    def title(self):
-        return self.words["title"]
-
-    def mistake(self, name):
-        """The Mistake of this name, with what it says."""
-        return Mistake(name, **self.words[name])
-
-    def attempt(self, fn, case, **options):
-        """The Attempt of `fn` at this case; it ends, whatever `fn` does."""
-        attempt = self.perform(fn, case, **options)
-        attempt.agrees = self.agrees
-        if attempt.error is None:
-            attempt.came = [self.outcome(attempt, r) for r in range(case.n)]
-            attempt.right = attempt.gives(case.expected)
-        return attempt
 
 
 def ranks(n):

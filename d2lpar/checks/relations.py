@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import torch
 
-from .equality import ordinary
+from .equality import leaves, ordinary
 from .judging import Attempt
 from .requirements import UNTOUCHED
 
@@ -106,49 +106,44 @@ def wrong_parts(attempt, exercise):
         start = attempt, r, case.inputs[i], right, forms
         if plain and exercise.agrees(attempt.came[i], case.expected[i], case):
             continue
-        if not plain or came[r].keys() != right[r].keys():
-            yield Part(*start, (), None, None)  # of another form
-            continue
-        for within in (SAME, 0.0):
-            pairs = [(path, came[r][path], one) for path, one in right[r].items()]
-            wrong = [pair for pair in pairs if not _equal(*pair[1:], within)]
-            for path, (kind, x), (other, y) in wrong:
-                yield Part(*start, path, x, y, (kind, other))
-            if wrong:
-                break
-        else:
-            for path, (kind, x), (_, y) in pairs:
-                if y is not None and y.numel() and y.abs().max() >= 2**53:
-                    yield Part(*start, path, x, y, (kind, kind))  # digits beyond
-                    break
-            else:
-                yield Part(*start, (), None, None)  # no number tells why
+        alike = plain and came[r].keys() == right[r].keys()
+        found = _differing(came[r], right[r]) if alike else []
+        for path, (kind, x), (other, y) in found:
+            yield Part(*start, path, x, y, (kind, other))
+        if not found:  # it has another form, or no number tells why
+            yield Part(*start, (), None, None)
 
 
-def items(value, path=()):
-    """{path: (dtype, in float64)} of all numbers and tensors in an outcome."""
-    if isinstance(value, list | tuple):
-        value = dict(enumerate(value))
-    if isinstance(value, dict):
-        each = [items(item, (*path, key)) for key, item in value.items()]
-        return {where: item for found in each for where, item in found.items()}
-    if torch.is_tensor(value):
-        return {path: (value.dtype, _in_float64(value))}
-    if isinstance(value, Real) and not isinstance(value, bool):
-        return {path: ("number", _in_float64(value))}
-    return {path: (value, None)}
+def _differing(came, right):
+    """(path, what came, what is right) of items: those far off, or else all others.
+
+    Where none differs, the first that may have digits beyond float64.
+    """
+    pairs = [(path, came[path], wanted) for path, wanted in right.items()]
+    for within in (SAME, 0.0):
+        if wrong := [pair for pair in pairs if not _equal(*pair[1:], within)]:
+            return wrong
+    large = lambda x: x is not None and x.numel() and x.abs().max() >= 2**53
+    return [pair for pair in pairs if large(pair[2][1])][:1]
+
+
+def items(value):
+    """{path: (dtype or "number", in float64)} of all in an outcome; (it, None) else."""
+    return {path: _in_float64(each) for path, each in leaves(value)}
 
 
 def _in_float64(value):
-    """A tensor or a number as a tensor; None where float64 cannot hold what it is."""
-    if not torch.is_tensor(value):
+    """(its kind, a tensor); None instead of this where float64 cannot hold it."""
+    if isinstance(value, Real) and not isinstance(value, bool):
         with suppress(OverflowError):
-            return torch.tensor(float(value), dtype=torch.float64)
-        return None
+            return "number", torch.tensor(float(value), dtype=torch.float64)
+        return "number", None
+    if not torch.is_tensor(value):
+        return value, None
     strange = value.is_complex() or value.is_quantized or value.is_meta
     if strange or value.layout != torch.strided:
-        return None
-    return value.detach().to("cpu", torch.float64)
+        return value.dtype, None
+    return value.dtype, value.detach().to("cpu", torch.float64)
 
 
 def _equal(came, wanted, within):
@@ -287,7 +282,7 @@ RANKS = {  # those that are wrong
 
 def _places(found):
     """Where it is wrong, on which ranks and in which items, if always there."""
-    calls = [list(parts) for _, parts in groupby(found, lambda p: id(p.attempt))]
+    calls = [list(parts) for _, parts in groupby(found, lambda p: p.attempt)]
     on = [text for text in RANKS if all(_wrong_on(RANKS[text], c) for c in calls)]
     said, paths = [f"It is {text} only." for text in on][:1], {p.path for p in found}
     if len(paths) == 1 and all(len(p.right[p.rank]) > 1 for p in found):

@@ -10,6 +10,7 @@ from ..report.timeline import Timeline
 
 VERDICTS = {True: "pass", False: "FAIL", None: "not judged"}
 HEADINGS = ["", "requirement", "measured", "allowed"]
+TIMELINE = "The timeline of that call: print(report.timeline), or hint=True"
 WIDE = 79  # characters of the text twin
 # Okabe and Ito's colours.  Only what fails is filled, so that grey tells them apart,
 # and no text relies on the page's own background.
@@ -43,6 +44,13 @@ class Row:
         wrong = "wrong " * bool(self.vital)
         where = f", {wrong}in the call: {self.where}" if elsewhere else ""
         return [VERDICTS[self.passed], self.label, self.measured + where, self.allowed]
+
+    def html(self, call=""):
+        """The same as a row of a table in HTML."""
+        verdict, label, *texts = map(escape, self.cells(call))
+        badge = f'<td><span style="{BADGES[self.passed]}">{verdict}</span></td>'
+        cells = "".join(f"<td>{text}</td>" for text in texts)
+        return f'<tr>{badge}<th scope="row">{label}</th>{cells}</tr>'
 
 
 @dataclass(repr=False, eq=False)
@@ -83,25 +91,48 @@ class Report:
 
         A wrong outcome earns nothing.
         """
-        if not self.done or self._broken():
+        broken, met, of = self._counts()
+        if not self.done or broken:
             return 0.0
-        return 1.0 if self.passed else 0.5 + 0.25 * self._met() / len(self._judged())
+        return 1.0 if self.passed else 0.5 + 0.25 * met / of
 
-    def _broken(self):
-        """The first row of the outcome that is not met, or None."""
-        return next((row for row in self.rows if row.vital and not row.passed), None)
+    def _counts(self):
+        """(first row of the outcome that is not met, or None; others met; judged)."""
+        broken = next((row for row in self.rows if row.vital and not row.passed), None)
+        others = [row.passed for row in self.rows if not row.vital]
+        judged = [passed for passed in others if passed is not None]
+        return broken, sum(judged), len(judged)
 
-    def _judged(self):
-        return [row for row in self.rows if not row.vital and row.passed is not None]
+    @property
+    def timeline(self) -> Timeline | None:
+        """The Timeline of the failing call, or of the last one; None without a run."""
+        return self.run.timeline if self.run else None
 
-    def _met(self):
-        return sum(row.passed for row in self._judged())
+    def _pictured(self):
+        """A timeline is shown of a call that hangs or costs too much, if it has one."""
+        if not self.done or self.passed or not self.timeline:
+            return False
+        happened = self.timeline.world_size > 1 or self.timeline.elapsed > 0
+        return happened and (self.stuck or not self._counts()[0])
+
+    # What it says
+
+    def _head(self):
+        head, (broken, met, of) = f"{self.name} {self.title}: ", self._counts()
+        if not self.done:
+            return head + "not done yet"
+        if self.passed:
+            return head + "passed"
+        if broken:
+            outcome = broken.label == "outcome"
+            return head + "not passed" + f", {broken.measured}" * outcome
+        return head + f"not passed, right outcome, {met} of {of} requirements met"
 
     @property
     def reckoning(self) -> str:
         """How the score came about, in a sentence."""
-        met, of = self._met(), len(self._judged())
-        if broken := self._broken():
+        broken, met, of = self._counts()
+        if broken:
             return f"Score 0: {broken.vital}, so nothing else counts."
         if self.passed:
             return "Score 1: the outcome is right, and all requirements are met."
@@ -110,37 +141,67 @@ class Report:
             f"{self.score - 0.5:.2f} for {met} of {of} requirements met."
         )
 
-    @property
-    def timeline(self) -> Timeline | None:
-        """The Timeline of the failing call, or of the last one; None without a run."""
-        return self.run.timeline if self.run else None
+    def _texts(self):
+        """The paragraphs below the table."""
+        if not self.done:
+            return []
+        largest = [row.where for row in self.rows if row.passed and row.where][-1:]
+        texts = [f"Figures of rows that pass are of the call: {x}" for x in largest]
+        if self.failing:
+            texts.append("\n".join([f"A failing call: {self.failing}", *self.details]))
+        if self.sentence:
+            tail = " (hint=True says more)" if self.more else ""
+            more = f" {self.more}" if self.hint else tail
+            texts.append(f"Likely: {self.sentence}{more}".strip())
+        return [self.reckoning, *texts]
 
-    def __str__(self):
-        shown = [self._table(), *self._texts(), *self._lines()] if self.done else []
-        return "\n\n".join([self._head(), *shown])
-
-    __repr__ = __str__
+    # Its forms: on a terminal, as plain text, in a notebook
 
     def __rich_console__(self, console, options):
         """What `rich.print` shows on a terminal: the text in colour."""
+        from rich.table import Table
         from rich.text import Text
 
         yield Text(self._head(), style="bold")
-        if self.done:
-            yield from ("", self._grid())
-            for text in [*self._texts(), *self._lines()]:
-                yield from ("", Text(text))
+        grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+        for heading in HEADINGS:
+            grid.add_column(heading, overflow="fold", no_wrap=not heading)
+        for row in self.rows:
+            verdict, *texts = map(Text, row.cells(self.failing))
+            verdict.stylize(STYLES[row.passed])
+            grid.add_row(verdict, *texts)
+        below = [Text(text) for text in self._texts()]
+        if self._pictured() and self.hint:
+            below.append(Text(f"The timeline of that call:\n{self.timeline}"))
+        elif self._pictured():  # it is longer than all else
+            below.append(Text(TIMELINE))
+        for part in [grid, *below] if self.done else ():
+            yield from ("", part)
+
+    def __str__(self):
+        """The same without colours: lines of the table are no longer than WIDE."""
+        from rich.console import Console
+
+        plain = {"color_system": None, "force_jupyter": False, "force_terminal": False}
+        console = Console(file=io.StringIO(), width=WIDE, **plain)
+        console.print(self, soft_wrap=True)
+        return "\n".join(map(str.rstrip, console.file.getvalue().splitlines()))
+
+    __repr__ = __str__
 
     def _repr_html_(self):
-        head = f"<p><b>{escape(self._head())}</b></p>"
-        if not self.done:
-            return head
-        table = _html_table([(row, row.cells(self.failing)) for row in self.rows])
-        parts = [text.partition("\n") for text in self._texts()]
-        return "\n".join([head, table]) + "".join(
-            f"\n<p>{escape(first)}</p>" + f"<pre>{escape(lines)}</pre>" * bool(lines)
-            for first, _, lines in parts
-        )
+        lines = [f"<p><b>{escape(self._head())}</b></p>"]
+        if self.done:
+            head = "".join(f'<th scope="col">{escape(text)}</th>' for text in HEADINGS)
+            lines.append(f"<table><thead><tr>{head}</tr></thead><tbody>")
+            lines += [row.html(self.failing) for row in self.rows]
+            lines.append("</tbody></table>")
+        for text in self._texts():
+            first, _, more = text.partition("\n")
+            lines.append(
+                f"<p>{escape(first)}</p>" + f"<pre>{escape(more)}</pre>" * bool(more)
+            )
+        return "\n".join(lines)
 
     def _ipython_display_(self):
         from IPython.display import display
@@ -152,80 +213,3 @@ class Report:
         display({"text/plain": str(self), "text/html": self._repr_html_()}, raw=True)
         if self._pictured():
             display(self.timeline.plot(title="The timeline of that call"))
-
-    def _pictured(self):
-        """A timeline is shown of a call that hangs or costs too much, if it has one."""
-        if not self.done or self.passed or not self.timeline:
-            return False
-        happened = self.timeline.world_size > 1 or self.timeline.elapsed > 0
-        return happened and (self.stuck or not self._broken())
-
-    def _lines(self):
-        """The timeline as text, or where it is: it is longer than all else."""
-        if not self._pictured():
-            return []
-        if not self.hint:
-            return ["The timeline of that call: print(report.timeline), or hint=True"]
-        return [f"The timeline of that call:\n{self.timeline}"]
-
-    def _head(self):
-        head = f"{self.name} {self.title}: "
-        if not self.done:
-            return head + "not done yet"
-        if self.passed:
-            return head + "passed"
-        if broken := self._broken():
-            outcome = broken.label == "outcome"
-            return head + "not passed" + f", {broken.measured}" * outcome
-        met, of = self._met(), len(self._judged())
-        return head + f"not passed, right outcome, {met} of {of} requirements met"
-
-    def _texts(self):
-        """The paragraphs below the table."""
-        largest = [row.where for row in self.rows if row.passed and row.where][-1:]
-        texts = [f"Figures of rows that pass are of the call: {x}" for x in largest]
-        if self.failing:
-            call = f"A failing call: {self.failing}"
-            texts.append("\n".join([call, *self.details]))
-        if self.sentence:
-            tail = " (hint=True says more)" if self.more else ""
-            more = f" {self.more}" if self.hint else tail
-            texts.append(f"Likely: {self.sentence}{more}".strip())
-        return [self.reckoning, *texts]
-
-    def _grid(self):
-        """The rows as a table of rich."""
-        from rich.table import Table
-        from rich.text import Text
-
-        grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-        for heading in HEADINGS:
-            grid.add_column(heading, overflow="fold")
-        grid.columns[0].no_wrap = True
-        for row in self.rows:
-            verdict, *texts = map(Text, row.cells(self.failing))
-            verdict.stylize(STYLES[row.passed])
-            grid.add_row(verdict, *texts)
-        return grid
-
-    def _table(self):
-        """The rows as plain text, of which no line is too long."""
-        from rich.console import Console
-
-        file = io.StringIO()
-        plain = {"color_system": None, "force_jupyter": False, "force_terminal": False}
-        Console(file=file, width=WIDE, **plain).print(self._grid())
-        lines = file.getvalue().splitlines()
-        return "\n".join(map(str.rstrip, lines))
-
-
-def _html_table(rows):
-    """A table of (row, its texts)."""
-    head = "".join(f'<th scope="col">{escape(text)}</th>' for text in HEADINGS)
-    lines = [f"<table><thead><tr>{head}</tr></thead><tbody>"]
-    for row, (verdict, label, *texts) in rows:
-        badge = f'<span style="{BADGES[row.passed]}">{verdict}</span>'
-        cells = "".join(f"<td>{escape(text)}</td>" for text in texts)
-        label = f'<th scope="row">{escape(label)}</th>'
-        lines.append(f"<tr><td>{badge}</td>{label}{cells}</tr>")
-    return "\n".join([*lines, "</tbody></table>"])

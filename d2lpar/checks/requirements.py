@@ -5,7 +5,7 @@ from functools import partial
 import torch
 
 from ..report.units import show_bytes, show_seconds
-from .equality import same
+from .equality import leaves, same
 from .judging import Requirement
 
 PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot", "matmul"}
@@ -53,16 +53,14 @@ def same_bits():
     """All ranks hold the same bits, not only nearly the same numbers."""
 
     def others(attempt):
-        bits = list(map(_bits, attempt.came))
+        bits = [[_bits(x) for _, x in leaves(value)] for value in attempt.came]
         return sum(x != bits[0] for x in bits)
 
     return Requirement("ranks with other bits than rank 0", others, NONE)
 
 
 def _bits(value):
-    """The memory of a tensor of any dtype, or of all in a list."""
-    if isinstance(value, list):
-        return list(map(_bits, value))
+    """The memory of a tensor of any dtype, or another value itself."""
     if not torch.is_tensor(value):
         return value
     flat = value.reshape(-1)  # an empty one may have a stride of 0

@@ -2,6 +2,7 @@
 
 import sys
 
+import numpy as np
 import torch
 
 from .equality import comparable, is_number
@@ -34,48 +35,37 @@ def first_difference(came, wanted):
     Small differences count only where there is no large one: a value that is off in
     its tenth digit hides none that is wrong.
     """
+    pairs = list(_pairs(came, wanted, ""))
     for tolerance in TOLERANCES:
-        for path, a, b in _differences(came, wanted, tolerance, ""):
-            return path, *_apart(a, b)
+        for path, a, b in pairs:
+            if _differ(a, b, tolerance):
+                return path, *_apart(a, b)
     return None
 
 
-def _differences(came, wanted, tolerance, path):
-    """(where, a, b) of the innermost values that differ by more than `tolerance`."""
-    if torch.is_tensor(came) and torch.is_tensor(wanted):
-        yield from _elements(came, wanted, tolerance, path)
-    elif isinstance(came, dict) and isinstance(wanted, dict):
-        if came.keys() != wanted.keys():
-            yield path, list(came), list(wanted)
-            return
-        for key, b in wanted.items():
-            yield from _differences(came[key], b, tolerance, f"{path}{key}")
-    elif isinstance(came, list | tuple) and isinstance(wanted, list | tuple):
-        if len(came) != len(wanted):
-            yield path, came, wanted
-            return
-        for i, (a, b) in enumerate(zip(came, wanted, strict=True)):
-            yield from _differences(a, b, tolerance, f"{path}[{i}]")
-    elif _differ(came, wanted, tolerance):
-        yield path, came, wanted
-
-
-def _elements(came, wanted, tolerance, path):
-    """The first element that differs; the whole where shapes or types do."""
-    if not comparable(came, wanted):
-        yield path, came, wanted
+def _pairs(came, wanted, path):
+    """(where, a, b) of the innermost values; of whole ones where their forms differ."""
+    both = lambda kind: isinstance(came, kind) and isinstance(wanted, kind)
+    if both(torch.Tensor) and comparable(came, wanted):
+        places = [[*place] or "" for place in np.ndindex(came.shape)]
+        numbers = [x.flatten().tolist() for x in (came, wanted)]
+        inside = zip(places, *numbers, strict=True)
+    elif both(dict) and came.keys() == wanted.keys():
+        inside = [(key, came[key], b) for key, b in wanted.items()]
+    elif both(list | tuple) and len(came) == len(wanted):
+        inside = [([i], *pair) for i, pair in enumerate(zip(came, wanted, strict=True))]
+    else:
+        yield path, *(map(list, (came, wanted)) if both(dict) else (came, wanted))
         return
-    pairs = zip(came.flatten().tolist(), wanted.flatten().tolist(), strict=True)
-    for i, (a, b) in enumerate(pairs):
-        if _differ(a, b, tolerance):
-            place = torch.unravel_index(torch.tensor(i), came.shape)
-            yield f"{path}{[int(k) for k in place]}" if place else path, a, b
-            return
+    for place, a, b in inside:
+        yield from _pairs(a, b, f"{path}{place}")
 
 
 def _differ(a, b, tolerance):
     if is_number(a) and is_number(b) and abs(a) <= sys.float_info.max:
         return not abs(a - b) <= tolerance * abs(b)  # a NaN differs
+    if isinstance(b, list | tuple | dict | torch.Tensor):
+        return True  # they are of different forms
     return type(a) is not type(b) or a != b
 
 

@@ -9,8 +9,7 @@ import torch
 
 from ..report.engine import is_users
 from ..report.errors import DeadlockError, MismatchError, RaceError
-from .equality import numbers
-from .requirements import changed
+from .equality import leaves, numbers
 
 # Whether an error of the check itself is raised.  Learners get a report without the
 # likely mistake then; the tests of the checks want to see it.
@@ -108,11 +107,6 @@ def breaks(requirement):
     return lambda attempt: attempt.right and not requirement.holds(attempt)
 
 
-def left_alone(k=0):
-    """The outcome is wrong: argument k is on every rank what it was before."""
-    return both(wrong, lambda attempt: not changed(attempt, k))
-
-
 def violates(requirement):
     """It ended, and this requirement does not hold, whatever the outcome is."""
     return lambda attempt: attempt.error is None and not requirement.holds(attempt)
@@ -126,15 +120,8 @@ def waiting(attempt):
 
 def not_a_number(attempt):
     """The outcome is wrong, and has NaN on some rank."""
-    return wrong(attempt) and any(map(_has_nan, attempt.came))
-
-
-def _has_nan(value):
-    if isinstance(value, dict):
-        value = [*value.values()]
-    if isinstance(value, list | tuple):
-        return any(map(_has_nan, value))
-    return bool(value.isnan().any()) if torch.is_tensor(value) else value != value
+    is_nan = lambda x: bool(x.isnan().any()) if torch.is_tensor(x) else x != x
+    return wrong(attempt) and any(is_nan(x) for _, x in leaves(attempt.came))
 
 
 def only(condition, question=fails):

@@ -1,6 +1,6 @@
 """How an exercise is varied: the same work in other roles, so a public answer fails.
 
-A variation says how it becomes the public exercise: which part each rank plays there,
+Roles say how a variation becomes the public exercise: which part each rank plays there,
 what the arguments are, what is returned.  So cases, requirements and mistakes stand
 once, in the file of the exercise.  What `d2lpar assign` writes into notebooks is in
 `solutions/variations.toml`.
@@ -9,22 +9,20 @@ once, in the file of the exercise.  What `d2lpar assign` writes into notebooks i
 import copy
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 
 @dataclass(frozen=True)
-class Variation:
-    """One variation of an exercise.
+class Roles:
+    """How a variation of an exercise becomes the public one.
 
     part      (r, n) -> the part of the public exercise that rank r plays
     given     (n, *arguments of the public exercise) -> the arguments here
     back      (value, n) -> what it would be in the public exercise
     shows     (outcome, n) -> what it is here; the report shows it
     call      a case -> its call in words
-    change    fields of the Exercise that are others
-    words     what it says instead, and `varied`, for the instructor
     """
 
     part: Callable | None = None
@@ -32,57 +30,43 @@ class Variation:
     back: Callable | None = None
     shows: Callable | None = None
     call: Callable | None = None
-    change: dict = field(default_factory=dict)
-    words: dict = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, turned=None, **how):
+        """Return Roles; `turned` is `back` and `shows`, where it is its own inverse."""
+        return cls(**({"back": turned, "shows": turned} if turned else {}), **how)
 
-def varied(exercise, name, it):
-    """The Exercise that this Variation of `exercise` is."""
-    changed = replace(exercise, **it.change)
-    said = exercise.words | it.words
-    labels, shows = said.get("rows", {}), exercise.shows
-    here = lambda outcome, n: turned(it.shows, shows(outcome, n), n)
-    return replace(
-        changed,
-        name=name,
-        cases=functools.partial(_cases, changed.cases, it),
-        requirements=[
-            replace(row, label=labels.get(row.label, row.label))
-            for row in exercise.requirements
-        ],
-        words=said,
-        perform=functools.partial(_perform, changed.perform, it),
-        shows=here if it.shows else shows,
-        public=exercise,
-    )
+    def cases(self, draw, rng):
+        """Yield those of the exercise; a report tells them as they are here."""
+        for case in draw(rng):
+            if self.part is not None:
+                parts = [self.part(r, case.n) for r in range(case.n)]
+                case.players = [parts.index(part) for part in range(case.n)]
+            if self.call is not None:
+                case.text = self.call(case)
+            elif not case.text:
+                inputs = _by_rank(case)
+                if self.given:
+                    inputs = [self.given(case.n, *arguments) for arguments in inputs]
+                case.text = case.described(inputs)
+            yield case
 
+    def perform(self, perform, fn, case, **options):
+        """Return the Attempt of `fn`, told as one at the public exercise."""
+        order = case.players or range(case.n)  # the rank that plays part 0, 1, ...
+        one = functools.partial(_call, fn, self.given, self.back, case.n)
+        attempt = perform(one, replace(case, inputs=_by_rank(case)), **options)
+        attempt.case = case
+        if attempt.run is not None:
+            attempt.recorded, attempt.run = attempt.run, _by_parts(attempt.run, order)
+        if attempt.error is None:
+            attempt.values = [attempt.values[r] for r in order]
+            attempt.args = [attempt.args[r] for r in order]
+        return attempt
 
-def _cases(cases, it, rng):
-    """Those of the exercise; a report tells them as they are here."""
-    for case in cases(rng):
-        if it.part is not None:
-            parts = [it.part(r, case.n) for r in range(case.n)]
-            case.players = [parts.index(part) for part in range(case.n)]
-        if it.call is not None:
-            case.call = it.call(case)
-        elif case.made:
-            given = it.given or (lambda n, *arguments: arguments)
-            case.call = case.described([given(case.n, *x) for x in _by_rank(case)])
-        yield case
-
-
-def _perform(perform, it, fn, case, **options):
-    """The Attempt of `fn`, told as one at the public exercise."""
-    order = case.players or range(case.n)  # the rank that plays part 0, 1, ...
-    one = functools.partial(_call, fn, it.given, it.back, case.n)
-    attempt = perform(one, replace(case, inputs=_by_rank(case)), **options)
-    attempt.case = case
-    if attempt.run is not None:
-        attempt.recorded, attempt.run = attempt.run, _by_parts(attempt.run, order)
-    if attempt.error is None:
-        attempt.values = [attempt.values[r] for r in order]
-        attempt.args = [attempt.args[r] for r in order]
-    return attempt
+    def shown(self, outcome, n):
+        """Return an outcome of the public exercise as it is here."""
+        return turned(self.shows, outcome, n) if self.shows else outcome
 
 
 def _by_rank(case):

@@ -100,6 +100,9 @@ Gloo = Annotated[bool, typer.Option("--gloo", help="Real processes here, measure
 NoValues = Annotated[
     bool, typer.Option("--shapes", help="GPUs hold shapes, no values: any size.")
 ]
+Alike = Annotated[
+    bool, typer.Option("--alike", help="With --shapes: rank 0 stands for all ranks.")
+]
 Assume = Annotated[float | None, typer.Option(help="What a value on such a GPU is.")]
 Timeline = Annotated[
     Path | None, typer.Option(help="Write a step's there: .png, .html or .json.")
@@ -127,6 +130,7 @@ def simulate(
     gloo: Gloo = False,
     shapes: NoValues = False,
     assume: Assume = None,
+    alike: Alike = False,
     timeline: Timeline = None,
     json: Json = None,
     compare: Compare = None,
@@ -142,14 +146,16 @@ def simulate(
     ready()
     from . import simulate as simulating
 
-    earlier = simulating.check(timeline, json, compare, shapes, assume, gloo)
+    asked = timeline, json, compare, shapes, assume, alike, gloo
+    earlier = simulating.check(*asked)
     if earlier is not None and path.suffix == ".json":
         return print(simulating.beside(earlier, path))
     where, count = simulating.cluster_for(cluster, network, ranks, gloo)
     given = path, context.args, output, count, module, own, share
     program = simulating.script(*given, shapes=shapes, assumed=assume)
+    options = count, where, gloo, timeout, alike
     with refusing(ValueError, RuntimeError):
-        run, error, marks = simulating.simulate(program, count, where, gloo, timeout)
+        run, error, marks = simulating.simulate(program, *options)
     simulating.tell(program, run, error, marks, timeline, json, earlier)
     if error is not None:
         raise typer.Exit(130 if isinstance(error, KeyboardInterrupt) else 1)

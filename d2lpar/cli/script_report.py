@@ -36,6 +36,7 @@ def facts(program, run, error, marks):
         "peak_memory": list(run.peak_memory or ()),
         "gpu_memory": gpu.memory if gpu else None,
         "notes": sentences
+        + alone(run)
         + shared_gpus(run)
         + apart(run.results)
         + unreal(run, program),
@@ -105,6 +106,13 @@ def unreal(run, program):
     elif program.shapes and program.assumed is None:
         said.append("With --shapes all values that the script reads from a GPU are 1.")
     return said
+
+
+def alone(run):
+    """A sentence where rank 0 was executed alone."""
+    others = run.world_size - len(run.results)
+    text = f"Rank 0 stands for the {counted(others, 'other rank')}, not executed."
+    return [text] if others else []
 
 
 def shared_gpus(run):

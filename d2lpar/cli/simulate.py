@@ -80,12 +80,14 @@ def _module(name):
     return spec.origin, spec.parent
 
 
-def check(timeline, json, compare, shapes, assume, gloo):
+def check(timeline, json, compare, shapes, assume, alike, gloo):
     """The report to compare with, or None; Refused where options cannot be followed."""
     if shapes and gloo:
         raise Refused("--shapes has no values, which --gloo would send.")
     if assume is not None and not shapes:
         raise Refused("--assume stands for values that only --shapes does without.")
+    if alike and not shapes:
+        raise Refused("--alike is for --shapes: ranks with values have different ones.")
     if timeline is not None and timeline.suffix not in KINDS:
         raise Refused(f"--timeline writes {', '.join(KINDS)}, not {timeline.name}.")
     for path in (timeline, json):
@@ -113,17 +115,20 @@ def cluster_for(spec, network, ranks, gloo):
     return cluster, ranks
 
 
-def simulate(program, ranks, cluster=None, gloo=False, timeout=60.0):
-    """(Run, error or None, marks of steps) of a Script, whose prints are shown."""
+def simulate(program, ranks, cluster=None, gloo=False, timeout=60.0, alike=False):
+    """(Run, error or None, marks of steps) of a Script, whose prints are shown.
+
+    `alike`: only rank 0 is executed, and stands for all.
+    """
     virtual = contextlib.nullcontext() if gloo else surroundings(program, virtual=True)
-    world = {"world_size": ranks, "backend": "gloo" if gloo else "sim"}
+    executed, backend = 1 if alike else ranks, "gloo" if gloo else "sim"
     with (
         patched_environment(D2LPAR_LIVE="1", D2LPAR_PROGRESS="0"),
         virtual as modules,
     ):
         try:
-            options = {"cluster": cluster, "timeout": timeout}
-            run = launch.run(play, program, **world, **options)
+            world = launch.World(ranks, backend, cluster, None, executed)
+            run = launch.run_in(world, play, (program,), {}, timeout)
             marks = [used.marks for used in run.results]
             return run, outsiders(run), marks
         except (RankError, Interrupted) as error:
@@ -132,7 +137,7 @@ def simulate(program, ranks, cluster=None, gloo=False, timeout=60.0):
                 if f"{os.sep}{name}{os.sep}" in trace:
                     error.add_note(COMPILED.format(name))
             marks = modules.marks if modules else {}
-            return error.run, error, [marks.get(r, []) for r in range(ranks)]
+            return error.run, error, [marks.get(r, []) for r in range(executed)]
 
 
 COMPILED = (

@@ -1,7 +1,8 @@
 """What a step of a script takes, and where its ranks drift apart.
 
 A step ends where the optimizer that steps most often has stepped.  A mark is such a
-moment on a rank: (optimizer, seconds, how many entries the rank's record has).
+moment on a rank: (optimizer, seconds, how many entries the rank's record has, how many
+tokens it has looked up in a table of embeddings).
 """
 
 import os
@@ -17,10 +18,10 @@ DEAREST = 3  # lines of code that are listed
 
 
 def ends(marks):
-    """Of each rank, the moments and lengths of its record at the ends of its steps."""
+    """The rest of the marks at the ends of a rank's steps."""
     counts = Counter(which for which, *_ in marks)
     most = counts.most_common(1)
-    return [(at, length) for which, at, length in marks if which == most[0][0]]
+    return [rest for which, *rest in marks if which == most[0][0]]
 
 
 def typical(marks):
@@ -28,7 +29,7 @@ def typical(marks):
 
     A step begins when all ranks have ended the one before.
     """
-    times = [[at for at, _ in ends(mine)] for mine in marks]
+    times = [[at for at, *_ in ends(mine)] for mine in marks]
     bounds = [max(row) for row in zip(*times, strict=False)]
     seconds = [b - a for a, b in zip(bounds, bounds[1:], strict=False)]
     if not seconds or not median(seconds):
@@ -47,7 +48,7 @@ def step(run, marks, folder):
     if found is None:
         return None, None
     start, stop, k, seconds = found
-    line, ranks = run.timeline.between(start, stop), range(run.world_size)
+    line, ranks = run.timeline.between(start, stop), range(len(marks))
     took = stop - start
     computing = sum(line.busy(r) for r in ranks) * line.elapsed / took / len(ranks)
     exposed = sum(line.exposed(r) for r in ranks) / took / len(ranks)
@@ -59,6 +60,8 @@ def step(run, marks, folder):
     facts |= {"longest": max(seconds), "before": start, "computing": computing}
     facts |= {"exposed": exposed, "waiting": waiting, "bound": bound}
     flops = sum(event.flops for event in line if event.stream == "compute")
+    tokens = ([count for *_, count in ends(mine)[k : k + 2]] for mine in marks)
+    facts["tokens"] = max(after - before for before, after in tokens)
     facts |= _reached(run.cluster, flops / len(ranks) / took)
     return facts | {"dearest": _dearest(line, len(ranks), folder)}, line
 
@@ -112,7 +115,13 @@ def _speed(facts):
     rate, peak = (facts.get(name, 0) / 1e12 for name in ("flop_rate", "peak"))
     if rate <= peak / 1000:
         return []  # a toy, or no GPU
-    return [f"  {rate:.3g} TFLOP/s, {rate / peak:.0%} of the {peak:.4g} of such a GPU"]
+    lines = [f"  {rate:.3g} TFLOP/s, {rate / peak:.0%} of the {peak:.4g} of such a GPU"]
+    if each := facts["tokens"]:
+        lines.append(
+            f"  {each / facts['seconds']:,.0f} tokens a second on a rank, "
+            f"{each:,} in a step"
+        )
+    return lines
 
 
 def _bound(run, marks, k, computing, exposed):
@@ -128,7 +137,7 @@ def _bound(run, marks, k, computing, exposed):
         return f"computing, on {cluster.gpu.name}"
     sizes, calls = [], 0
     for mine, entries in zip(marks, run.ledger.entries, strict=True):
-        (_, first), (_, last) = ends(mine)[k : k + 2]
+        (_, first, _), (_, last, _) = ends(mine)[k : k + 2]
         part = entries[first:last]
         calls = max(calls, sum(e[0] in ("send", "join") for e in part))
         sent = [size_of(e[5]) for e in part if e[0] == "send"]
@@ -150,7 +159,7 @@ def drift(entries, marks, folder):
 
     The steps that all ranks have ended are compared one by one, and then the rest.
     """
-    bounds = [[0, *(length for _, length in ends(mine)), None] for mine in marks]
+    bounds = [[0, *(length for _, length, _ in ends(mine)), None] for mine in marks]
     steps = min(map(len, bounds)) - 2
     for k in range(steps + 1):
         last = [after[k + 1] if k < steps else None for after in bounds]

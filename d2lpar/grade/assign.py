@@ -83,7 +83,7 @@ def varied(notebook, seed, words):
             chosen[name] = draw.choice(list(there))
             rewrite(cells, chosen[name], words[chosen[name]])
         asked = chosen.get(name, name)
-        what = there[asked].words["varied"] if there else "as in public"
+        what = there[asked].varied if there else "as in public"
         summary.append((asked, what))
         _hide(cells, name, asked, draw.randrange(1, 10**6))
     notebook["metadata"]["d2lpar"] = {"variations": chosen}

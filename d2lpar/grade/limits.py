@@ -15,7 +15,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from ..checks.guard import foreign, replaced, spaces
+from ..checks.guard import replaced, spaces, written_elsewhere
 
 # What a submission may not replace
 
@@ -28,9 +28,10 @@ class Snapshot:
     """What the checks are made of, as it is now."""
 
     def __init__(self):
+        looked_at = [*spaces(), *((m.__name__, vars(m)) for m in TOOLS)]
         self._modules = [
-            (name, space, _parts(_looked_at(name, space))) for name, space in spaces()
-        ] + [(m.__name__, vars(m), _parts(_callables(vars(m)))) for m in TOOLS]
+            (name, space, _parts(_looked_at(name, space))) for name, space in looked_at
+        ]
 
     def changed(self):
         """The first thing that is another one now, by name; None where all is well."""
@@ -46,10 +47,6 @@ def _looked_at(name, space):
         return {k: v for k, v in space.items() if not k.startswith("__")}
     if name.startswith("d2lpar"):
         return {k: v for k, v in space.items() if isinstance(v, KINDS)}
-    return {k: v for k, v in space.items() if callable(v)}
-
-
-def _callables(space):
     return {k: v for k, v in space.items() if callable(v)}
 
 
@@ -72,8 +69,9 @@ def _other(space, parts, patched=False):
     """
     for key, (value, inside) in parts.items():
         now = space.get(key)
-        if patched and type(now) is types.FunctionType and not foreign(now):
-            continue
+        if patched and type(now) is types.FunctionType:
+            if not written_elsewhere(now.__code__.co_filename):
+                continue
         if now is not value:
             return key
         if inside is not None:

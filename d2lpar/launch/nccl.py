@@ -7,6 +7,7 @@ Tensors elsewhere (pickled objects, for example) are copied to the GPU and back.
 import torch
 import torch.distributed as dist
 
+from ..sim import torch_private
 from .gloo import FOREVER
 
 
@@ -49,7 +50,7 @@ def _options(kind, call):
     if call.root is not None:
         options.rootRank = call.ranks.index(call.root)
     if call.op:
-        options.reduceOp = getattr(dist.ReduceOp, call.op.upper())
+        options.reduceOp = torch_private.reduction(call.op)
     return options
 
 

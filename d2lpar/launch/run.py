@@ -99,9 +99,14 @@ def run(
     """
     _not_inside_a_rank()
     ours = (world_size, backend, cluster, device, timeout, seed, buffered, profile)
-    check_options(timeout, seed, buffered, profile)
     check_function(fn, args, kwargs, dict(zip(USUAL, ours, strict=True)))
-    world = _World(world_size, backend, cluster, device)
+    world = World(world_size, backend, cluster, device)
+    return run_in(world, fn, args, kwargs, timeout, seed, buffered, profile)
+
+
+def run_in(world, fn, args, kwargs, timeout, seed=0, buffered=False, profile=False):
+    """As `run`, in a World."""
+    check_options(timeout, seed, buffered, profile)
     versions.warn()
     payload = _packed(fn, args, kwargs, world.watched(fn) if profile else fn)
     with running(), Progress() as progress:
@@ -152,10 +157,14 @@ def sleep(seconds: float, name: str | None = None) -> None:
             engine.sleep(seconds)
 
 
-class _World:
-    """Where a run takes place: arguments, environment and defaults made one."""
+class World:
+    """Where a run takes place: arguments, environment and defaults made one.
 
-    def __init__(self, world_size, backend, cluster, device):
+    `executed`: in "sim", so many ranks are executed, and these stand for all.
+    """
+
+    def __init__(self, world_size, backend, cluster, device, executed=None):
+        self.executed = executed
         env = os.environ
         inside = "TORCHELASTIC_RUN_ID" in env or "SLURM_PROCID" in env
         inside = inside and "RANK" in env and "WORLD_SIZE" in env
@@ -216,7 +225,7 @@ class _World:
         if self.backend == "sim":
             from ..sim.simulator import Simulator
 
-            about = self.cluster, seed, timeout, buffered, self.device
+            about = self.cluster, seed, timeout, buffered, self.device, self.executed
             return Simulator(self.world_size, *about).run(payload, progress)
         if self.torchrun:
             from . import torchrun
@@ -280,7 +289,7 @@ def _results(reports):
 
 def _as_run(outcome, world, results, traces=()):
     reports = outcome.reports
-    ledger = Ledger([report.entries for report in reports])
+    ledger = Ledger([report.entries for report in reports], world.world_size)
     sim = world.backend == "sim"
     memory = [report.peak_memory for report in reports]
     events = [event for report in reports for event in report.events]
@@ -294,7 +303,7 @@ def _as_run(outcome, world, results, traces=()):
         backend=world.backend,
         world_size=world.world_size,
         device=world.device or ("cuda" if world.backend == "nccl" else "cpu"),
-        timeline=Timeline(events, world.world_size, clock=clock),
+        timeline=Timeline(events, len(reports), clock=clock),
         profile=Timeline.from_profiler(*traces) if traces else None,
         bytes_sent=ledger.bytes_sent(),
         messages=ledger.messages(),

@@ -162,9 +162,7 @@ def _fits(a, b, i, j):
     if a.kind in ("all_reduce", "broadcast", "reduce"):
         return a.inputs == b.inputs
     if a.kind == "reduce_scatter":
-        return [numel(s) for s, _ in a.inputs] == [numel(s) for s, _ in b.inputs] and (
-            a.inputs[0][1] == b.inputs[0][1]
-        )
+        return all(map(equal, a.inputs, b.inputs))
     if a.kind == "all_gather":
         return equal(a.inputs[0], b.outputs[i]) and equal(b.inputs[0], a.outputs[j])
     if a.kind == "gather" and (a.outputs or b.outputs):
@@ -314,7 +312,9 @@ _REDUCE = {
 
 
 def reduced(tensors, op):
-    """The reduction of the ranks' tensors, in rank order."""
+    """The reduction of the ranks' tensors, in rank order; "sum times 0.5" is one."""
+    op, _, factor = op.partition(" times ")
+    tensors = [t * float(factor) for t in tensors] if factor else tensors
     if op not in _REDUCE:
         raise ValueError(f"this course does not know the reduction {op}")
     total = tensors[0].clone()

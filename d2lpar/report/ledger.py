@@ -13,11 +13,12 @@ from .engine import Status, Waiting
 
 
 class Ledger:
-    """The entries of n ranks."""
+    """The entries of n ranks; where it has fewer, these stand for all."""
 
-    def __init__(self, entries):
+    def __init__(self, entries, n=None):
         self.entries = entries
-        self.n = len(entries)
+        self.n = n or len(entries)
+        self._times = self.n // len(entries)
 
     @cached_property
     def _sent(self):
@@ -45,10 +46,10 @@ class Ledger:
         return self._per_rank(1)
 
     def _per_rank(self, which):
-        counts = [0] * self.n
+        counts = [0] * len(self.entries)
         for (rank, _), pair in self._sent.items():
             counts[rank] += pair[which]
-        return counts
+        return counts * self._times
 
     def by_call(self):
         """{(kind, (file, line)): [calls, bytes]} of sends and collectives.
@@ -63,6 +64,7 @@ class Ledger:
                 elif entry[0] == "join":
                     pair, first = found[entry[5].kind, entry[8]], rank == entry[3][0]
                     size = sum(size for _, size, _ in entry[6])
+                    size *= 1 if entry[5].kind == "scatter" else self._times
                 else:
                     continue
                 pair[0] += first

@@ -14,6 +14,10 @@ from ..report.engine import Status, Waiting, waiting
 from .network import Network
 from .torch_private import copy_raw, raw_tensors
 
+NOBODY_THERE = (
+    "where one rank stands for all, {} has no other end, and ranks do not do the same: "
+    "run this without --alike"
+)
 EAGER = 65536  # bytes: with `buffered`, a smaller message leaves without its receive
 
 
@@ -53,6 +57,7 @@ class Matching:
 
     def send(self, now, group, call):
         """A rank has begun this send at virtual time `now`."""
+        self._needs_others(call)
         message, call.asked = _Message(next(self._ids), call), now
         if self.buffered and message.nbytes <= EAGER:
             with raw_tensors():
@@ -69,6 +74,7 @@ class Matching:
 
     def receive(self, now, group, call):
         """A rank has begun this receive at virtual time `now`."""
+        self._needs_others(call)
         key, call.asked = (group, call.rank, call.tag), now
         waiting = self._sends[key]
         for i, message in enumerate(waiting):
@@ -76,6 +82,10 @@ class Matching:
                 del waiting[i]
                 return self._meet(now, message, call)
         self._receives[key].append(call)
+
+    def _needs_others(self, call):
+        if self.sim.executed < self.sim.n:
+            raise RuntimeError(NOBODY_THERE.format(call.kind))
 
     def _meet(self, now, message, receive):
         sent = message.send
@@ -130,23 +140,49 @@ class Matching:
         calls = self._joined.setdefault((group, call.seq), {})
         self._check(calls, call)
         calls[call.index], call.asked = call, now
-        if len(calls) < len(call.ranks):
+        if len(calls) < sum(rank < self.sim.executed for rank in call.ranks):
             return
         del self._joined[group, call.seq]
-        calls = [calls[i] for i in range(len(calls))]
-        cost = _joint_cost(calls)
+        if call.kind == "scatter" and call.root >= self.sim.executed:
+            self._needs_others(call)
+        # where one rank stands for all, its call stands for theirs
+        calls = [calls.get(i, call) for i in range(len(call.ranks))]
+        cost, alike = _joint_cost(calls), self._alike(call.ranks)
+        spans = []
+
+        def served(*span):
+            spans.append(span)
+            if len(spans) == len(alike):
+                done(spans[0][0], span[1])
 
         def done(start, stop):
             with raw_tensors():
                 perform(calls)
-            for each in calls:
+            for each in dict.fromkeys(calls):
                 size = sum(tensor.nbytes for tensor in each.outputs)
                 engine = self.sim.engines[each.rank]
                 about = {"where": each.where, "label": each.label}
                 engine.record("comm", call.kind, start, stop, size, **about)
                 self.sim.complete(each, stop)
 
-        self._together(now, calls, self.network.collective, cost, calls, done)
+        for ranks in alike:
+            mine = calls if ranks == call.ranks else []
+            about = call.kind, call.group, ranks, cost, mine, served
+            self._together(now, calls, self.network.collective, *about)
+
+    def _alike(self, ranks):
+        """The groups that do the same at the same time: of a mesh, where one rank
+        stands for all."""
+        found = [ranks]
+        left = set(range(self.sim.n if self.sim.executed == 1 else 0)) - {*ranks}
+        while left:
+            shift = min(left) - ranks[0]
+            shifted = tuple(rank + shift for rank in ranks)
+            if not left.issuperset(shifted):
+                break
+            left -= {*shifted}
+            found.append(shifted)
+        return found
 
     def _check(self, calls, call):
         """Raise MismatchError where this call does not fit those already there."""
@@ -194,43 +230,43 @@ def _joint_cost(calls):
 
 def perform(calls):
     """Write every rank's outputs of a collective; `calls` in group order."""
-    kind, first = calls[0].kind, calls[0]
-    if all(x.is_meta for call in calls for x in (*call.inputs, *call.outputs)):
+    kind, first, there = calls[0].kind, calls[0], dict.fromkeys(calls)
+    if all(x.is_meta for call in there for x in (*call.inputs, *call.outputs)):
         return  # they have no values, and n ranks would copy n blocks each
     root = None if first.root is None else first.ranks.index(first.root)
     if kind in ("all_reduce", "reduce"):
         for i in range(len(first.inputs)):
             total = reduced([call.inputs[i] for call in calls], first.op)
-            for r, call in enumerate(calls):
-                if root is None or r == root:
+            for call in there:
+                if root is None or call.index == root:
                     copy_raw(total, call.outputs[i])
     elif kind == "reduce_scatter":
-        for r, call in enumerate(calls):
-            total = reduced([other.inputs[r] for other in calls], first.op)
+        for call in there:
+            total = reduced([other.inputs[call.index] for other in calls], first.op)
             copy_raw(total, call.outputs[0])
     else:
-        pairs = _copies(kind, calls, root)
+        pairs = _copies(kind, calls, there, root)
         for target, source in [(target, x.clone()) for target, x in pairs]:
             copy_raw(source, target)
 
 
-def _copies(kind, calls, root):
-    """(target, source) of the collectives that only move data."""
+def _copies(kind, calls, there, root):
+    """(target, source) of the collectives that only move data, for those `there`."""
     if kind == "broadcast":
-        for call in calls:
+        for call in there:
             if call.rank != calls[root].rank:
                 yield from zip(call.outputs, calls[root].inputs, strict=True)
     elif kind == "all_gather":
-        for call in calls:
+        for call in there:
             for r, target in enumerate(call.outputs):
                 yield target, calls[r].inputs[0]
     elif kind == "gather":
         for r, target in enumerate(calls[root].outputs):
             yield target, calls[r].inputs[0]
     elif kind == "scatter":
-        for r, call in enumerate(calls):
-            yield call.outputs[0], calls[root].inputs[r]
+        for call in there:
+            yield call.outputs[0], calls[root].inputs[call.index]
     elif kind == "all_to_all":
-        for r, call in enumerate(calls):
+        for call in there:
             for s, target in enumerate(call.outputs):
-                yield target, calls[s].inputs[r]
+                yield target, calls[s].inputs[call.index]

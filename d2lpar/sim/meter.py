@@ -36,7 +36,7 @@ _OF_GPUS = {  # attention's kernels on the CPU: those on a GPU, whose FLOPs torc
 _GROUPED = getattr(_ATEN, "_grouped_mm", None)  # torch counts no FLOPs of it
 MOST_SHAPES = 10_000  # so many are remembered
 _shapes = {}  # (operation, shapes of its arguments) -> shape of its result
-_kinds = {}  # id of an operation -> (what `_kind` says of it, the operation)
+_kinds = {}  # id of an operation -> (*what `_kind` says of it, the operation)
 
 
 class Meter(TorchDispatchMode):
@@ -61,6 +61,7 @@ class Meter(TorchDispatchMode):
         self.gpu = None  # the Shapes of a script whose GPUs hold no values
 
     before_shapes = True  # no operation on shapes alone was seen in this process
+    supports_higher_order_operators = True  # each is one operation
 
     @classmethod
     def _should_skip_dynamo(cls):
@@ -85,13 +86,12 @@ class Meter(TorchDispatchMode):
                 return NotImplemented  # a DTensor unwraps itself, then comes back here
         kind = _kinds.get(id(func))
         if kind is None:
-            kind = _kinds[id(func)] = (*_kind(func), races.touches(func), func)
-        creates, _, uses, _ = kind
+            kind = _kinds[id(func)] = (*_kind(func), func)
+        creates, _, uses, name, _ = kind
         if self.flying and uses:
             flying, given = self.flying.values(), (args, kwargs or {})
             while race := races.met(flying, uses, *given):
                 self.raced(*race)  # raises, or has waited for the call
-        name = self.gpu and func._schema.name.split("::")[1]
         if self.gpu and (known := self.gpu.known(name, args, kwargs or {})):
             if self.charge is not None:
                 self.charge(ITEM, 0, 0, torch.float32)
@@ -111,7 +111,7 @@ class Meter(TorchDispatchMode):
         return out
 
     def _account(self, func, kind, args, kwargs, out):
-        creates, costs, *_ = kind
+        creates, costs, _, name, _ = kind
         if creates == "fresh" and is_dense(out):
             storage = out.untyped_storage()
             if storage._cdata not in self.live:
@@ -120,7 +120,7 @@ class Meter(TorchDispatchMode):
             self._count(out, () if creates == "fresh" else args)
         if self.charge is not None:
             if costs:
-                self._charge(func, args, kwargs, out)
+                self._charge(func, name, args, kwargs, out)
             elif creates == "fresh" and is_dense(out):
                 self.charge(EMPTY, 0, out.nbytes, out.dtype)
 
@@ -186,16 +186,15 @@ class Meter(TorchDispatchMode):
         if self.bytes > self.peak:
             self.peak = self.bytes
 
-    def _charge(self, func, args, kwargs, out):
+    def _charge(self, func, name, args, kwargs, out):
         # what is only written, `out=...`, is among the arguments and the results
         given = [value for name, value in kwargs.items() if name != "out"]
-        name = func._schema.name.split("::")[1]
         tensors = [*tensors_in((*args[name in _ONLY_WRITES :], *given, out))]
         if not tensors:
             return
         moved = sum(t.nbytes for t in tensors)
         plain = getattr(_ATEN, name[:-1], None) if name[-1] == "_" else None
-        counted = plain or func._overloadpacket
+        counted = plain or getattr(func, "_overloadpacket", func)
         counter = flop_registry.get(_OF_GPUS.get(counted, counted))
         if counter is not None:
             flops = int(counter(*args, **kwargs, out_val=out))
@@ -212,6 +211,7 @@ class _Aside(TorchDispatchMode):
     """What a thread beside the rank's own computes is the meter's, too."""
 
     _should_skip_dynamo = Meter._should_skip_dynamo
+    supports_higher_order_operators = True
 
     def __init__(self, meter):
         super().__init__()
@@ -291,18 +291,21 @@ def _is_plain(out):
 
 
 def _kind(func):
-    """(creates, costs): what an operation does, from its schema.
+    """(creates, costs, uses, name): what an operation does, from its schema.
 
     creates     "fresh": its results are new memory; "maybe": unless they are an
                 argument's; None: they are views, or its arguments
     """
+    if not hasattr(func, "_schema"):  # made of others, such as flex_attention
+        return ("fresh", True, [], func.__name__)
     space, name = func._schema.name.split("::")
+    uses = races.touches(func), name
     if space in races.NO_DATA or name == "_unsafe_view":
-        return ("maybe", False)
+        return ("maybe", False, *uses)
     if name == "lift_fresh":  # the last step of torch.tensor(...)
-        return ("fresh", False)
+        return ("fresh", False, *uses)
     aliases = [ret.alias_info for ret in func._schema.returns]
     fresh = any(info is None for info in aliases)
     view = any(info is not None and not info.is_write for info in aliases)
     costs = not view and not name.startswith(_LAYOUT_ONLY)
-    return ("fresh" if fresh else None, costs)
+    return ("fresh" if fresh else None, costs, *uses)

@@ -38,9 +38,8 @@ class Network:
         times = alpha + passing, passing
         self._serve(now, (next(self._orders), ports, links, *times, calls, done))
 
-    def collective(self, now, cost, calls, done):
+    def collective(self, now, kind, group, ranks, cost, calls, done):
         """Occupy all the group's ports for as long as NCCL would take."""
-        kind, group, ranks = calls[0].kind, calls[0].group, calls[0].ranks
         key = kind, ranks, cost
         if key not in self._plans:
             self._plans[key] = plan(self.cluster, kind, ranks, cost)

@@ -20,12 +20,7 @@ import torch
 
 from ..report import explain
 from ..report.engine import where_called
-from ..report.threads import (
-    STRIKES,
-    importing,
-    place,
-    processor,
-)
+from ..report.threads import STRIKES, importing, place, processor
 from . import torch_private
 from .environment import own_environments
 from .interrupts import Interrupts
@@ -48,18 +43,25 @@ torch_private.register("sim")
 
 
 class Simulator:
-    """Runs one packed function on n ranks; `run()` gives the Outcome."""
+    """Runs one packed function on n ranks; `run()` gives the Outcome.
 
-    def __init__(self, n, cluster, seed=0, timeout=60.0, buffered=False, device=None):
+    `executed`: so many ranks are executed.  If that is one, all others do what it does.
+    """
+
+    def __init__(
+        self, n, cluster, seed=0, timeout=60.0, buffered=False, device=None,
+        executed=None,
+    ):  # fmt: skip
         self.n, self.cluster, self.seed = n, cluster, seed
+        self.executed = executed = executed or n
         self.timeout, self.device = timeout, device
         self.activity = 0
         self.failure, self.stopping, self.warnings = None, False, []
         self._events, self._order = [], itertools.count()
-        self.engines = [SimulatedEngine(self, rank) for rank in range(n)]
+        self.engines = [SimulatedEngine(self, rank) for rank in range(executed)]
         self.matching = Matching(self, buffered)
-        self._ready = [(0.0, rank) for rank in range(n)]
-        self._left, self._over = n, threading.Event()
+        self._ready = [(0.0, rank) for rank in range(executed)]
+        self._left, self._over = executed, threading.Event()
         self.randomness = RandomStates(n, seed, device)
         self.store = torch.distributed.HashStore()
         self.output, self.offspring = PerRankOutput(n, self._too_much), Offspring()

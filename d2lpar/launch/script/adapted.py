@@ -60,8 +60,7 @@ def _argument(name):
     def change(gpus, usual, *args, **kwargs):
         bound = inspect.signature(usual).bind(*args, **kwargs)
         if name in bound.arguments:
-            kind = bound.arguments[name]
-            mapped = gpus.host(kind)
+            mapped = gpus.host(kind := bound.arguments[name])
             bound.arguments[name] = str(mapped) if isinstance(kind, str) else mapped
         return usual(*bound.args, **bound.kwargs)
 
@@ -80,11 +79,8 @@ def _autocast(gpus, usual, self, device_type="cuda", dtype=None, *args, **kwargs
 def _module_to(gpus, usual, self, *args, **kwargs):
     if gpus.shapes is not None:  # its tensors are asked one by one
         return usual(self, *args, **kwargs)
-    if args:
-        args = (gpus.host(args[0]), *args[1:])
-    if "device" in kwargs:
-        kwargs["device"] = gpus.host(kwargs["device"])
-    return usual(self, *args, **kwargs)
+    named = {name: gpus.host(value) for name, value in kwargs.items()}
+    return usual(self, *map(gpus.host, args), **named)
 
 
 def _mesh(gpus, usual, self, device_type, *args, **kwargs):
@@ -135,6 +131,11 @@ def _backward(gpus, usual, *args, **kwargs):
     """Inside of a backward pass a GPU is on the host, too: torch leaves modes out."""
     with gpus.mode(gpus):
         return usual(*args, **kwargs)
+
+
+def _hooks(gpus, usual, self, pack_hook, unpack_hook):
+    """Nor are there modes where an operation saves a tensor, as in a checkpoint."""
+    usual(self, functools.partial(_backward, gpus, pack_hook), unpack_hook)
 
 
 def _seed(gpus, usual, seed):
@@ -228,6 +229,7 @@ def changes():
         (DataLoader, "__init__", _loader),
         (signal, "signal", _signal),
         (torch.autograd, "_engine_run_backward", _backward),
+        (torch.autograd.graph.saved_tensors_hooks, "__init__", _hooks),
         (torch.distributed.rpc, "init_rpc", _rpc),
         (torch.multiprocessing, "spawn", _spawn),
         (BaseProcess, "start", _start),

@@ -19,8 +19,7 @@ from .streams import Event, Stream, mine
 _WITHOUT = _OURS, _TORCH  # the folders whose code sees no GPU
 
 
-def _nothing(gpus, *args, **kwargs):
-    return None
+_nothing = lambda gpus, *args, **kwargs: None
 
 
 def _synchronize(gpus, device=None):
@@ -57,9 +56,7 @@ def _statistics(gpus, device=None):
     return found
 
 
-def _capability(gpus, device=None):
-    about = gpus.about()
-    return about.major, about.minor
+_capability = lambda gpus, device=None: (gpus.about().major, gpus.about().minor)
 
 
 # What the script itself is told; torch, which would go on and call CUDA, is not.

@@ -6,6 +6,7 @@ the host; what `torch.cuda` answers is in `played_cuda`.
 
 import contextlib
 import sys
+from collections import Counter
 from types import SimpleNamespace
 
 import torch
@@ -34,6 +35,7 @@ class PlayedGpus:
         self._peak = 0  # bytes, until the script has last forgotten them
         self.replicas = Replicas()
         self.marks = []  # where its optimizers have stepped, see d2lpar.cli.steps
+        self.looked_up = Counter()  # of each table of embeddings, to learn from
         self.processes = []  # that the script would start as ranks
         self.at_exit = []  # what the script wants to be called at its end
         self.gpu = cluster.gpu if cluster else None
@@ -53,17 +55,14 @@ class PlayedGpus:
 
     def named(self, device):
         """The number of the GPU that `device` names and that is now used, or None."""
-        if isinstance(device, bool | None):
+        if isinstance(device, int) and not isinstance(device, bool):
+            device = f"cuda:{device}"
+        if not isinstance(device, str | torch.device):
             return None
-        if isinstance(device, int):
-            index = device
-        elif isinstance(device, str | torch.device):
-            kind, _, index = str(device).partition(":")
-            if kind != "cuda":
-                return None
-            index = int(index or self.current)
-        else:
+        kind, _, index = str(device).partition(":")
+        if kind != "cuda":
             return None
+        index = int(index or self.current)
         if not 0 <= index < self.count:
             raise RuntimeError(
                 f"there is no GPU cuda:{index} here: a node has {self.count}, and "
@@ -248,6 +247,11 @@ def _attention(gpus, func, query, key, value, *args, **kwargs):
     return type(query).from_local(out, query.device_mesh, layout)
 
 
+def _embedding(gpus, func, indices, table, *args, **kwargs):
+    gpus.looked_up[id(table)] += indices.numel() * torch.is_grad_enabled()
+    return func(indices, table, *args, **kwargs)
+
+
 def _device(gpus, func, *args, **kwargs):
     if args and type(args[0]) is int:
         args = ("cuda", *args)  # torch finds no GPU whose number it could be
@@ -256,6 +260,7 @@ def _device(gpus, func, *args, **kwargs):
 
 OnHost.special |= {
     torch.device: _device,
+    torch.nn.functional.embedding: _embedding,
     torch.nn.functional.scaled_dot_product_attention: _attention,
     torch.Tensor.to: _to,
     torch.Tensor.cuda: _cuda,

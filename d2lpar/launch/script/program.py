@@ -74,9 +74,9 @@ def read(path):
 def _stepped(optimizer, args, kwargs):
     """Mark that an optimizer of this rank has made a step; torch calls it."""
     if gpus := mine():
-        gpus.marks.append(
-            (id(optimizer), gpus.moment(gpus.main), len(gpus.engine.entries))
-        )
+        tokens = max(gpus.looked_up.values(), default=0)
+        moment, length = gpus.moment(gpus.main), len(gpus.engine.entries)
+        gpus.marks.append((id(optimizer), moment, length, tokens))
         if gpus.shapes is None:
             gpus.replicas.stepped()
 

@@ -122,6 +122,9 @@ def changes():
     yield torch.amp.GradScaler, "__init__", in_ranks(_scaler)
     yield torch, "_has_compatible_shallow_copy_type", in_ranks(lambda *_: True)
     yield torch, "save", in_ranks(_save)
+    # drawn once, where torch would look which values it has to draw again
+    once = lambda _, usual, x, *a, **k: x.normal_() if x.is_meta else usual(x, *a, **k)
+    yield torch.nn.init, "trunc_normal_", in_ranks(torch.no_grad()(once))
 
 
 def _scaler(gpus, usual, self, device="cuda", *args, enabled=True, **kwargs):
@@ -177,6 +180,11 @@ def _set_data(gpus, func, tensor, value):
     torch.utils.swap_tensors(tensor, value)
 
 
+def _format(gpus, func, tensor, spec):
+    number = tensor.is_meta and tensor.dim() == 0
+    return format(tensor.item(), spec) if number else func(tensor, spec)
+
+
 def _uniform(gpus, func, tensor, *args, **kwargs):
     """Of DTensors torch asks CUDA here, and a normal draw costs the same."""
     if hasattr(tensor, "placements") and tensor.to_local().is_meta:
@@ -190,6 +198,7 @@ class OnShapes(OnHost):
 
     special = OnHost.special | {
         torch.nn.functional.scaled_dot_product_attention: _attention,
+        torch.Tensor.__format__: _format,
         torch.nn.init.kaiming_uniform_: _uniform,
         torch.nn.init.uniform_: _uniform,
         torch.Tensor.uniform_: _uniform,

@@ -63,10 +63,7 @@ class Stream:
         event.record(self)
         return event
 
-    def query(self):
-        return True
-
-    synchronize = Event.synchronize
+    query, synchronize = Event.query, Event.synchronize
 
     def __enter__(self):
         self._before.append(mine().switch(self))

@@ -10,7 +10,7 @@ from .action_lists import action_lists
 from .draws import done_on_gpus, number_of_steps
 from .functional import carried_out
 from .futures import Later
-from .group import LAST_TAG, AllOf, CallWork, Group, join_world, register
+from .group import LAST_TAG, AllOf, CallWork, Group, join_world, reduction, register
 from .here import current_engine, rank_process
 from .isolation import isolated_ranks, loss_parallel, rank_thread, set_loss_parallel
 from .patches import watch_calls

@@ -47,22 +47,22 @@ class _Tracker:
 def done_on_gpus():
     """What `patched` replaces where GPUs are played: (module, name, new)."""
     from torch.distributed.tensor import _dispatch, _random
+    from torch.nn.attention import flex_attention
     from torch.utils import _foreach_utils
 
     yield _random, "_rng_tracker", lambda _: _Tracker()
     for module in (_random, _dispatch):
         yield module, "is_rng_supported_mesh", lambda _: lambda mesh: True
+    lists = lambda usual: lambda: usual() + (["cpu", "meta"] if _played() else [])
     for module in (_foreach_utils, sys.modules[torch.optim.Optimizer.__module__]):
-        yield module, "_get_foreach_kernels_supported_devices", _in_lists
+        yield module, "_get_foreach_kernels_supported_devices", lists
+    checked = lambda usual: lambda *of: None if _played() else usual(*of)
+    yield flex_attention, "_validate_device", checked  # else none backward on a CPU
 
 
-def _in_lists(usual):
-    def kinds():
-        engine = current_engine()
-        played = engine is not None and engine.gpus is not None and engine.gpus.used
-        return usual() + (["cpu", "meta"] if played else [])
-
-    return kinds
+def _played():
+    engine = current_engine()
+    return engine is not None and engine.gpus is not None and engine.gpus.used
 
 
 def number_of_steps():

@@ -62,7 +62,18 @@ def _op(opts):
     op = getattr(opts, "reduceOp", None) if opts is not None else None
     if op is None:
         return "sum"
-    return _OP_NAMES[op.op if hasattr(op, "op") else op]
+    name = _OP_NAMES[op.op if hasattr(op, "op") else op]
+    return f"sum times {op.__getstate__()[1]}" if name == "premul_sum" else name
+
+
+def reduction(op):
+    """The ReduceOp of that name; the inverse of what a Call is told."""
+    name, _, factor = op.partition(" times ")
+    if not factor:
+        return dist.ReduceOp(getattr(dist.ReduceOp, name.upper()))
+    made = dist.ReduceOp(dist.ReduceOp.SUM)
+    made.__setstate__((dist.ReduceOp.PREMUL_SUM, float(factor)))
+    return made
 
 
 def _parts(tensor, n, sizes=None):
