@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
 from ...report.engine import _OURS, is_users
-from ...sim.torch_private import done_on_gpus
+from ...sim.torch_private import done_on_gpus, done_on_meshes
 from . import played_cuda
 from .streams import mine
 
@@ -84,6 +84,7 @@ def _module_to(gpus, usual, self, *args, **kwargs):
 
 
 def _mesh(gpus, usual, self, device_type, *args, **kwargs):
+    gpus.modules.also(done_on_meshes)  # whose import takes longer than all else
     if device_type == "cuda" and not gpus.used:  # torch takes the rank's own, too
         gpus.choose(gpus.engine.rank % gpus.count)
     if device_type == "cuda" and gpus.shapes is None:

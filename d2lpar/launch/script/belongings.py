@@ -7,6 +7,7 @@ modules, and installed packages but for those in `SHARED` and those that hold co
 code, most of which a process cannot load twice.
 """
 
+import contextlib
 import copy
 import functools
 import importlib.util
@@ -26,6 +27,7 @@ import torch
 
 from ...report.engine import is_installed, is_users
 from ...sim.environment import working_directory
+from ...sim.patching import patched
 from ...sim.torch_private import current_engine
 
 # Torch and what it is built on, whose objects the script's meet; what packs objects.
@@ -84,6 +86,7 @@ class LocalModules:
         self._own |= dict.fromkeys(shared, False)
         self.compiled = []  # packages that ranks share because they hold compiled code
         self.marks = {}  # rank: the marks of its steps
+        self._later, self._also = contextlib.ExitStack(), set()
         self._once = {}  # compiled modules in packages of ranks: all use the same one
 
     def __enter__(self):
@@ -100,9 +103,16 @@ class LocalModules:
         return self
 
     def __exit__(self, *_):
+        self._later.close()
         sys.meta_path.remove(self)
         self.put(self.usual.keys(), self.usual.values())
         settle(self.settings, settings())
+
+    def also(self, changes):
+        """What `changes()` gives is patched from now on, too."""
+        if changes not in self._also:
+            self._also.add(changes)
+            self._later.enter_context(patched(*changes()))
 
     def _is_own(self, name, module):
         top, file = name.partition(".")[0], getattr(module, "__file__", None) or ""

@@ -26,8 +26,8 @@ _GENERATIONS |= {"4090": (8, 9), "H100": (9, 0), "H200": (9, 0), "B200": (10, 0)
 class PlayedGpus:
     """The GPUs of a rank's node: `current` is the rank's, `used` what it has named."""
 
-    def __init__(self, engine):
-        self.engine, cluster = engine, engine.cluster
+    def __init__(self, engine, modules):
+        self.engine, cluster, self.modules = engine, engine.cluster, modules
         self.place, self.shapes, self.mode = CPU, None, OnHost
         per_node = cluster.per_node if cluster else None
         self.count = min(per_node or engine.world_size, engine.world_size)

@@ -109,14 +109,14 @@ def play(script):
     exception carries the script's own traceback as text, `script_traceback`.
     """
     engine = current_engine()
-    engine.gpus = gpus = PlayedGpus(engine)
-    if script.shapes:
-        gpus.without_values(shapes.Shapes(script.assumed), shapes.OnShapes)
     dist.destroy_process_group()
     before = engine.times_joined
     with contextlib.ExitStack() as stack:
         if _local is None:
             stack.enter_context(surroundings(script, virtual=False))
+        engine.gpus = gpus = PlayedGpus(engine, _local)
+        if script.shapes:
+            gpus.without_values(shapes.Shapes(script.assumed), shapes.OnShapes)
         _local.marks[engine.rank] = gpus.marks
         stack.enter_context(_own(engine, script))
         stack.enter_context(gpus.mode(gpus))

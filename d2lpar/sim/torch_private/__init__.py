@@ -7,7 +7,7 @@ pipelines would do.  No other module may use it.
 """
 
 from .action_lists import action_lists
-from .draws import done_on_gpus, number_of_steps
+from .draws import done_on_gpus, done_on_meshes, number_of_steps
 from .functional import carried_out
 from .futures import Later
 from .group import LAST_TAG, AllOf, CallWork, Group, join_world, reduction, register

@@ -44,15 +44,20 @@ class _Tracker:
             yield
 
 
-def done_on_gpus():
-    """What `patched` replaces where GPUs are played: (module, name, new)."""
+def done_on_meshes():
+    """What `patched` replaces where there are meshes: (module, name, new)."""
     from torch.distributed.tensor import _dispatch, _random
-    from torch.nn.attention import flex_attention
-    from torch.utils import _foreach_utils
 
     yield _random, "_rng_tracker", lambda _: _Tracker()
     for module in (_random, _dispatch):
         yield module, "is_rng_supported_mesh", lambda _: lambda mesh: True
+
+
+def done_on_gpus():
+    """What it replaces where GPUs are played."""
+    from torch.nn.attention import flex_attention
+    from torch.utils import _foreach_utils
+
     lists = lambda usual: lambda: usual() + (["cpu", "meta"] if _played() else [])
     for module in (_foreach_utils, sys.modules[torch.optim.Optimizer.__module__]):
         yield module, "_get_foreach_kernels_supported_devices", lists
