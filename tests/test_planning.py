@@ -16,22 +16,13 @@ from d2lpar.mesh import Mesh, MeshModel
 from d2lpar.mesh.costs import numbers as numbers_of_mesh
 from d2lpar.mesh.gpt_parts import Config, make_stage
 from d2lpar.pipeline import schedule
-from d2lpar.planning import (
-    Model,
-    Plan,
-    Shares,
-    bus_bandwidth,
-    calibrate,
-    cost,
-    explain,
-    mfu,
-    plans,
-    predict,
-)
+from d2lpar.planning import Model, Plan, Shares, calibrate, explain, plans, predict
 from d2lpar.planning.links import allreduce, gather, links, message
 from d2lpar.planning.memory import activations, block_bytes, in_flight, numbers, stages
+from d2lpar.planning.model import bus_bandwidth, mfu
 from d2lpar.planning.predictions import between_stages, usual_shares
 from d2lpar.planning.rows import measured, published
+from d2lpar.planning.search import cost
 from d2lpar.planning.times import Speed, block, plain, tile_share
 from d2lpar.shared.footprint import kept
 from d2lpar.shared.model_zoo import GPT, Block
@@ -49,10 +40,10 @@ PALM = Model(
 )  # fmt: skip
 
 
-def simulated(fn, *args, n, cluster=None, device="meta"):
+def simulated(fn, *args, n, cluster=None):
     """A run on A100s that are joined by NVLink, unless told otherwise."""
     cluster = cluster or Cluster.of(f"{n}xA100")
-    where = {"backend": "sim", "cluster": cluster, "device": device}
+    where = {"backend": "sim", "cluster": cluster, "device": "meta"}
     return d2lpar.run(fn, *args, world_size=n, **where)
 
 
@@ -61,15 +52,13 @@ def simulated(fn, *args, n, cluster=None, device="meta"):
 
 def built(model):
     """The model of `torch.nn`, without memory: its layers in a list."""
-    bias, size = model.biased, model.q // model.heads
-    norm = lambda: nn.LayerNorm(model.hidden, bias=bias)
-    heads = model.kv_heads or model.heads
+    bias, h, q, f = model.biased, model.hidden, model.q, model.f
+    kv = q // model.heads * (model.kv_heads or model.heads)
+    norm = lambda: nn.LayerNorm(h, bias=bias)
     block = [norm() for _ in range(1 if model.parallel else 2)]
-    block += [nn.Linear(model.hidden, model.q + 2 * size * heads, bias=bias)]
-    block += [nn.Linear(model.q, model.hidden, bias=bias)]
-    ups = 2 if model.gated else 1
-    block += [nn.Linear(model.hidden, model.f, bias=bias) for _ in range(ups)]
-    block += [nn.Linear(model.f, model.hidden, bias=bias)]
+    sizes = [(h, q + 2 * kv), (q, h), (f, h)]
+    sizes += [(h, f)] * (2 if model.gated else 1)
+    block += [nn.Linear(*size, bias=bias) for size in sizes]
     tables = [nn.Embedding(model.vocabulary, model.hidden)]
     if model.positions:
         tables.append(nn.Embedding(model.sequence, model.hidden))
@@ -82,25 +71,19 @@ def count(modules):
     return sum(p.numel() for module in modules for p in module.parameters())
 
 
-SMALL = (3, 24, 6, 50, 16)
 KINDS = [
-    {"tied": tied, "positions": positions, **kind}
-    for tied, positions in itertools.product((True, False), repeat=2)
-    for kind in (
-        {},
-        {"kv_heads": 2},
-        {"kv_heads": 1, "gated": True},
-        {"gated": True, "feed_forward": 40},
-        {"gated": True, "bias": True},
-        {"bias": False, "head_size": 8},
-        {"gated": True, "parallel": True, "head_size": 2, "kv_heads": 3},
-    )
-]
+    {}, {"kv_heads": 2}, {"kv_heads": 1, "gated": True},
+    {"gated": True, "feed_forward": 40}, {"gated": True, "bias": True},
+    {"bias": False, "head_size": 8},
+    {"gated": True, "parallel": True, "head_size": 2, "kv_heads": 3},
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
-def test_parameters_are_those_of_torch(kind):
-    model = Model(*SMALL, **kind)
+@pytest.mark.parametrize("positions", [True, False])
+@pytest.mark.parametrize("tied", [True, False])
+def test_parameters_are_those_of_torch(kind, tied, positions):
+    model = Model(3, 24, 6, 50, 16, tied=tied, positions=positions, **kind)
     with torch.device("meta"):
         block, rest = built(model)
     assert model.parameters == model.layers * count(block) + count(rest)
@@ -165,8 +148,7 @@ def test_utilisation_of_published_throughputs():
     for rate, percent in ((10475, 45.71), (10119, 44.15), (9670, 42.2)):
         points.append(100 * mfu(mpt, rate, 1, h100) - percent)
     points.append(100 * mfu(PALM, 238300, 6144, 275e12) - 46.2)
-    korthikanti = 64 * 2048 / 13.75
-    points.append(100 * mfu(GPT3, korthikanti, 64, 312e12) - 51.4)
+    points.append(100 * mfu(GPT3, 64 * 2048 / 13.75, 64, 312e12) - 51.4)  # Korthikanti
     assert max(map(abs, points)) < 0.3
     # the published HFU counts the recomputed scores forward and backward
     share, scores = 64 * 13.75 * 312e12, 64 * 96 * GPT3.scores()
@@ -190,29 +172,18 @@ def test_bus_bandwidth():
 # Plans
 
 
-@pytest.mark.parametrize(
-    "plan, says",
-    [
-        (Plan(data=8, tensor=8), r"data 8 x tensor 8 .* are 64 ranks.*64?128 GPUs"),
-        (Plan(tensor=128), "128 tensor ranks cannot share 96 heads"),
-        (Plan(pipeline=128), "need 128 layers, but the model has 96"),
-        (Plan(data=128, micro_batch=3), "which do not divide 256"),
-        (Plan(data=128, interleave=2), "interleave needs more than one"),
-        (Plan(data=1, context=128, tensor=1), None),
-        (Plan(data=2, tensor=8, pipeline=8), None),
-    ],
-)
-def test_a_plan_says_why_it_cannot_be_run(plan, says):
-    if says is None:
-        assert plan.check(GPT3, 128, 256) is None
-    else:
-        with pytest.raises(ValueError, match=says.replace("64?", "")):
-            plan.check(GPT3, 128, 256)
+def check(**plan):
+    return Plan(**plan).check(GPT3, 128, 256)
 
 
 @pytest.mark.parametrize(
     "make, says",
     [
+        (lambda: check(data=8, tensor=8), "data 8 x tensor 8 .*are 64 ranks.*128 GPUs"),
+        (lambda: check(tensor=128), "128 tensor ranks cannot share 96 heads"),
+        (lambda: check(pipeline=128), "need 128 layers, but the model has 96"),
+        (lambda: check(data=128, micro_batch=3), "which do not divide 256"),
+        (lambda: check(data=128, interleave=2), "interleave needs more than one"),
         (lambda: Plan(data=0), "data must be a whole number of at least 1, not 0"),
         (lambda: Plan(zero=4), "zero must be one of 0, 1, 2, 3, not 4"),
         (lambda: Plan(recompute="some"), "recompute must be one of"),
@@ -221,16 +192,12 @@ def test_a_plan_says_why_it_cannot_be_run(plan, says):
         (lambda: calibrate([]), "needs a row"),
         (lambda: bus_bandwidth("gossip", 1, 1, 2), "collective must be one of"),
         (lambda: GPT3.flops(1, "half"), "recompute must be one of"),
+        (lambda: predict(GPT3, Cluster.plain, Plan(), 1, Shares()), "has no GPUs"),
     ],
 )
 def test_bad_input_gets_a_sentence(make, says):
     with pytest.raises(ValueError, match=says):
         make()
-
-
-def test_a_cluster_without_gpus_cannot_compute():
-    with pytest.raises(ValueError, match="has no GPUs"):
-        predict(GPT3, Cluster.plain, Plan(), 1, Shares())
 
 
 # Memory
@@ -270,11 +237,8 @@ def test_activations_are_what_autograd_keeps():
 
 def scheduled(p, m, v):
     """1F1B, interleaved where a rank has several stages."""
-    return (
-        schedule.make("interleaved", p, m, v=v)
-        if v > 1
-        else schedule.make("1f1b", p, m)
-    )
+    more = {"v": v} if v > 1 else {}
+    return schedule.make("interleaved" if v > 1 else "1f1b", p, m, **more)
 
 
 @pytest.mark.parametrize("p, m, v", [(4, 8, 1), (4, 2, 1), (4, 8, 2), (8, 16, 3)])
@@ -286,15 +250,14 @@ def test_micro_batches_in_flight_are_those_of_the_schedule(p, m, v):
 
 def test_the_table_of_zero():
     model = Model(36, 4096, 32, 51200, 2048)
-    published_gb = {0: 120, 1: 31.4, 2: 16.6, 3: 1.88}  # 7.5 billion, 64 ranks
-    for zero, gigabytes in published_gb.items():
+    # published of 7.5 billion, 64 ranks
+    for zero, gigabytes in ((0, 120), (1, 31.4), (2, 16.6), (3, 1.88)):
         (held,) = stages(model, Plan(data=64, zero=zero), 64)
         total = held.parameters + held.gradients + held.optimizer
         block = 6 * (model.split + model.whole)  # gathered, and not in the table
         total -= {2: block / 3, 3: block}.get(zero, 0)
-        assert total / 1e9 * 7.5 / (model.parameters / 1e9) == pytest.approx(
-            gigabytes, rel=0.01
-        )
+        each = total / 1e9 * 7.5 / (model.parameters / 1e9)
+        assert each == pytest.approx(gigabytes, rel=0.01)
 
 
 def memory_of_steps(config, mesh, m, rows):
@@ -309,10 +272,8 @@ def memory_of_steps(config, mesh, m, rows):
 def test_memory_is_that_of_a_simulated_run(p, t, m):
     config = Config(D=64, depth=8, heads=8, context=64, vocabulary=128)
     model, plan = Model(8, 64, 8, 128, 64), Plan(pipeline=p, tensor=t, micro_batch=2)
-    run = d2lpar.run(
-        *(memory_of_steps, config, Mesh(1, p, t), m, 2 * m),
-        world_size=p * t, backend="sim",
-    )  # fmt: skip
+    steps = memory_of_steps, config, Mesh(1, p, t), m, 2 * m
+    run = d2lpar.run(*steps, world_size=p * t, backend="sim")
     for rank in range(p):
         own = 16 * numbers(model, plan, rank)  # four float32: weight, gradient, Adam
         held = activations(model, plan, rank, m, itemsize=4, dropout=False)
@@ -334,19 +295,14 @@ def passes(config, count, backward):
 
 def events(config, t, backward):
     """Those of rank 0 in the second pass."""
-    found = []
-    for k in (1, 2):
-        timeline = simulated(passes, config, k, backward, n=t).timeline
-        found.append([e for e in timeline.events if e.rank == 0])
-    return found[1][len(found[0]) :]
+    runs = [simulated(passes, config, k, backward, n=t) for k in (1, 2)]
+    once, twice = ([e for e in run.timeline.events if e.rank == 0] for run in runs)
+    return twice[len(once) :]
 
 
 def spent(events, *names, stream="compute"):
-    return sum(
-        e.stop - e.start
-        for e in events
-        if e.stream == stream and (not names or e.name in names)
-    )
+    found = [e for e in events if e.stream == stream and (not names or e.name in names)]
+    return sum(e.stop - e.start for e in found)
 
 
 LARGE = Config(D=4096, depth=4, heads=32, context=2048, vocabulary=8192)
@@ -361,20 +317,16 @@ def test_each_part_of_a_block_is_that_of_the_simulator(t):
     speed = Speed(cluster, Shares(kernels=plain(t)), model)
     parts = block(model, plan, cluster, speed, flash=False)
     both, ahead = events(LONG, t, True), events(LONG, t, False)
-    scores = ("bmm", "div", "masked_fill", "_softmax", "_softmax_backward_data")
-    scores += ("ones", "triu")
-    near = pytest.approx
-    for found, which in ((ahead, slice(1)), (both, slice(2))):
-        of = lambda part, which=which: sum(part[which])
-        assert of(parts["products"]) == near(spent(found, "mm", "addmm"), rel=0.05)
-        assert of(parts["attention"]) == near(spent(found, *scores), rel=0.05)
-        if t > 1:
-            sent = spent(found, stream="send")
-            assert of(parts["tensor"]) == near(sent, rel=0.05)
-        rest = spent(found) - spent(found, "mm", "addmm", *scores, "transfer")
+    scores = "bmm div masked_fill _softmax _softmax_backward_data ones triu".split()
+    for found, ways in ((ahead, 1), (both, 2)):
+        ours = {part: sum(times[:ways]) for part, times in parts.items()}
         added = 6 * numbers(model, Plan(tensor=t, pipeline=8), 1) / speed.memory
-        ours = of(parts["elementwise"]) + (added if found is both else 0)
-        assert ours == near(rest, rel=0.05)
+        ours["elementwise"] += added if found is both else 0
+        rest = spent(found) - spent(found, "mm", "addmm", *scores, "transfer")
+        theirs = {"products": spent(found, "mm", "addmm"), "elementwise": rest}
+        theirs |= {"attention": spent(found, *scores)}
+        theirs |= {"tensor": spent(found, stream="send")} if t > 1 else {}
+        assert {part: ours[part] for part in theirs} == pytest.approx(theirs, rel=0.05)
 
 
 def two_steps(mesh, m):
@@ -445,11 +397,9 @@ def test_links_are_those_of_the_simulator(nodes, cards):
 
 def test_links_of_an_axis():
     cluster = Cluster.of("4x8xA100", network="200Gb", cards=8)
-    inside, across = links(cluster, 8), links(cluster, 4, 8)
-    assert (inside.here, inside.nodes) == (8, 1)
-    assert (across.here, across.nodes) == (1, 4)
-    mixed = links(cluster, 8, 2)
-    assert (mixed.here, mixed.nodes) == (4, 2)
+    inside, across, mixed = (links(cluster, *of) for of in ((8,), (4, 8), (8, 2)))
+    shapes = [(group.here, group.nodes) for group in (inside, across, mixed)]
+    assert shapes == [(8, 1), (1, 4), (4, 2)]
     assert allreduce(inside, 1e9) < allreduce(mixed, 1e9) < allreduce(across, 1e9)
     assert gather(inside, 1e9) < 0.6 * allreduce(inside, 1e9)
     assert allreduce(links(cluster, 1), 1e9) == 0
@@ -466,17 +416,13 @@ def test_products_that_leave_tiles_empty_take_longer():
 
 
 def errors(rows):
-    return {
-        row.name: predict(row.model, row.cluster, row.plan, row.batch).seconds
-        / row.seconds
-        - 1
-        for row in rows
-    }
+    every = [predict(row.model, row.cluster, row.plan, row.batch) for row in rows]
+    return [one.seconds / row.seconds - 1 for one, row in zip(every, rows, strict=True)]
 
 
 def test_published_runs_that_the_planner_has_not_seen():
     unseen = [row for row in published() if row.use == "predict"]
-    far = [abs(x) for x in errors(unseen).values()]
+    far = [abs(x) for x in errors(unseen)]
     assert len(far) >= 20
     assert statistics.median(far) < 0.15
     assert max(far) < 0.25
@@ -487,24 +433,21 @@ def test_published_runs_that_the_planner_has_not_seen():
 def test_two_rows_are_calibrated_and_exact():
     rows = [row for row in published() if row.use == "calibrate"]
     assert sorted(row.cluster.gpu.short for row in rows) == ["A100", "H100"]
-    assert all(abs(x) < 1e-4 for x in errors(rows).values())
+    assert all(abs(x) < 1e-4 for x in errors(rows))
     assert calibrate(rows) == usual_shares()
 
 
-def test_nothing_is_faster_than_the_best_measured_product():
-    for row in published():
-        if row.cluster.gpu.short not in PROCESSORS:
-            continue
-        best = Shares(usual=1.0)
-        found = predict(row.model, row.cluster, row.plan, row.batch, best)
-        assert found.mfu <= found.hfu < row.cluster.share
-        assert sum(found.parts.values()) == pytest.approx(found.seconds)
-        assert min(found.parts.values()) >= 0
-
-
-def test_products_of_degrees_of_published_rows():
+def test_plans_can_be_run_and_none_beats_the_best_measured_product():
+    assert check(context=128) is None
+    assert check(data=2, tensor=8, pipeline=8) is None
     for row in published():
         assert row.plan.check(row.model, row.cluster.n, row.batch) is None
+        if row.cluster.gpu.short in PROCESSORS:
+            usual = Shares(usual=1.0)
+            found = predict(row.model, row.cluster, row.plan, row.batch, usual)
+            assert found.mfu <= found.hfu < row.cluster.share
+            assert sum(found.parts.values()) == pytest.approx(found.seconds)
+            assert min(found.parts.values()) >= 0
 
 
 @pytest.fixture(scope="module")
@@ -517,47 +460,44 @@ def searched():
     return found
 
 
-def rank_of_best(pairs):
-    """The place of the measured best among the predictions of plans that ran."""
-    ran = [(one.seconds, seconds) for one, seconds in pairs if seconds]
-    best = min(seconds for _, seconds in ran)
-    return [seconds for _, seconds in sorted(ran)].index(best) + 1
-
-
 def test_the_measured_best_is_predicted_to_be_among_the_best(searched):
-    places = sorted(map(rank_of_best, searched.values()))
+    places = []
+    for pairs in searched.values():
+        ran = sorted((one.seconds, seconds) for one, seconds in pairs if seconds)
+        in_order = [seconds for _, seconds in ran]
+        places.append(in_order.index(min(in_order)) + 1)
     assert len(places) == 10
     assert sum(place <= 3 for place in places) >= 7
 
 
-def test_plans_that_ran_out_of_memory_are_flagged(searched):
-    every = [pair for pairs in searched.values() for pair in pairs]
-    right = sum(one.fits == (seconds is not None) for one, seconds in every)
+def test_plans_that_ran_out_of_memory_are_flagged_and_times_are_near(searched):
+    """The default reserve is not fitted: any tenth between 1 and 2 is better."""
+    every = sum(searched.values(), [])
+    memory = Cluster.of("8xA100").gpu.memory
+
+    def right(reserve):
+        room = (1 - reserve) * memory
+        return sum((one.memory <= room) == bool(took) for one, took in every)
+
+    flagged = sum(one.fits == (took is not None) for one, took in every)
+    assert flagged == right(0) < right(0.1) < right(0.2)
     assert len(every) == 342
-    assert right / len(every) > 0.8
-    ran = [one.fits for one, seconds in every if seconds]
-    assert sum(ran) / len(ran) > 0.97
-
-
-def test_times_of_the_search_that_nobody_calibrated_on(searched):
-    every = [pair for pairs in searched.values() for pair in pairs]
-    far = [abs(one.seconds / seconds - 1) for one, seconds in every if seconds]
-    assert statistics.median(far) < 0.15
+    assert flagged / len(every) > 0.8
+    ran = [(one, took) for one, took in every if took]
+    assert statistics.mean(one.fits for one, _ in ran) > 0.97
+    assert statistics.median(abs(one.seconds / took - 1) for one, took in ran) < 0.15
 
 
 def test_context_ranks_share_tokens_and_send_keys():
     cluster = Cluster.of("2x8xH100", network="400Gb", cards=8)
     long = replace(LLAMA8, sequence=65536)
-    one, four = (
-        predict(long, cluster, Plan(data=16 // c, context=c, zero=1), 16)
-        for c in (1, 4)
-    )
+    cuts = [Plan(data=16 // c, context=c, zero=1) for c in (1, 4)]
+    one, four = (predict(long, cluster, plan, 16) for plan in cuts)
     assert 0 == one.parts["context"] < four.parts["context"]
     held = [found.stages[0].activations for found in (one, four)]
     assert held[1] == pytest.approx(held[0] / 4, rel=0.01)
     assert one.fits < four.fits or not four.fits
-    grouped = replace(long, kv_heads=32)
-    more = predict(grouped, cluster, Plan(data=4, context=4, zero=1), 16)
+    more = predict(replace(long, kv_heads=32), cluster, cuts[1], 16)
     assert more.parts["context"] > 3 * four.parts["context"]
 
 
@@ -573,7 +513,7 @@ def found():
     return cluster, made, time.process_time() - begin
 
 
-def test_the_search_is_quick_sorted_and_valid(found):
+def test_the_search_is_quick_sorted_valid_and_recomputes_as_little_as_fits(found):
     cluster, made, seconds = found
     assert seconds < 30  # about one: a watchdog
     assert len(made) > 200
@@ -581,13 +521,8 @@ def test_the_search_is_quick_sorted_and_valid(found):
     for one in made:
         assert one.fits and one.memory <= 0.9 * cluster.gpu.memory
         assert one.plan.check(GPT3, 1024, 1536) is None
-    best = predict(GPT3, cluster, made[0].plan, 1536)
-    assert best == made[0]
+    assert predict(GPT3, cluster, made[0].plan, 1536) == made[0]
     assert len({one.plan for one in made}) == len(made)
-
-
-def test_recomputing_less_would_not_fit(found):
-    cluster, made, _ = found
     for one in made[:50]:
         if one.plan.recompute == "full":
             less = replace(one.plan, recompute="selective")
@@ -609,18 +544,6 @@ def test_the_search_keeps_a_reserve_of_memory():
             search(reserve=wrong)
 
 
-def test_a_reserve_makes_the_memory_right_for_more_measured_plans(searched):
-    """The default of `plans` is not fitted: any tenth between 1 and 2 is better."""
-    every = [pair for pairs in searched.values() for pair in pairs]
-    memory = Cluster.of("8xA100").gpu.memory
-
-    def right(reserve):
-        room = (1 - reserve) * memory
-        return sum((one.memory <= room) == bool(took) for one, took in every)
-
-    assert right(0) < right(0.1) < right(0.2)
-
-
 def test_it_explains_why_not_more_tensor(found):
     cluster, made, _ = found
     best = next(one for one in made if one.plan.tensor == 8)
@@ -634,8 +557,7 @@ def test_it_explains_why_not_more_tensor(found):
 
 
 def test_cost():
-    cluster = Cluster.of("8xA100")
-    one = predict(ITS, cluster, Plan(data=8), 64)
+    one = predict(ITS, Cluster.of("8xA100"), Plan(data=8), 64)
     hours, money = cost(one, 1000, 2.5)
     assert hours == pytest.approx(one.seconds * 1000 * 8 / 3600)
     assert money == 2.5 * hours

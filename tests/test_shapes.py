@@ -122,6 +122,11 @@ def test_one_rank_stands_for_all_where_they_do_the_same(folder, body, ranks, clu
         played("train.py", True, ranks, None, cluster, alike) for alike in (False, True)
     )
     assert traffic(one) == traffic(every)
+    counts = [
+        {key: call for key, (call, _) in run.ledger.by_call().items()}
+        for run in (one, every)
+    ]
+    assert counts[0] == counts[1]
     assert one.elapsed == pytest.approx(every.elapsed, rel=0.01)
     assert one.bytes_sent == pytest.approx([every.bytes_sent[0]] * ranks)
     assert len(one.peak_memory) == 1 and one.peak_memory[0] in every.peak_memory

@@ -63,8 +63,10 @@ class Ledger:
                     pair, first, size = found["send", entry[6]], True, size_of(entry[5])
                 elif entry[0] == "join":
                     pair, first = found[entry[5].kind, entry[8]], rank == entry[3][0]
+                    alike = self.n // len(entry[3]) if self._times > 1 else 1
+                    first *= alike  # groups that do the same
                     size = sum(size for _, size, _ in entry[6])
-                    size *= 1 if entry[5].kind == "scatter" else self._times
+                    size *= alike if entry[5].kind == "scatter" else self._times
                 else:
                     continue
                 pair[0] += first
