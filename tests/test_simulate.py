@@ -24,18 +24,35 @@ from d2lpar.cli import main as cli
 from d2lpar.cli import simulate
 
 
-def write(folder, name="train.py", **parts):
+def write(folder, **parts):
     for part, text in parts.items():
-        (folder / f"{part}.py").write_text(textwrap.dedent(text))
-    return folder / name
+        path = folder / f"{part}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text))
 
 
-def call(folder, *words, **parts):
+def command(*words):
+    return CliRunner().invoke(cli.app, ["simulate", *words])
+
+
+def call(folder, *words, arguments=(), **parts):
     """The command with `train` as its script, which ranks print to the result."""
     write(folder, **parts)
-    cut = words.index("--") if "--" in words else len(words)
-    given = [*words[:cut], "train.py", *words[cut + 1 :]]
-    return CliRunner().invoke(cli.app, ["simulate", *given])
+    return command(*words, "train.py", *arguments)
+
+
+def passed(folder, *words, **parts):
+    """What the command says where it succeeds."""
+    result = call(folder, *words, **parts)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def failed(folder, *words, **parts):
+    """The errors that it tells where it fails."""
+    result = call(folder, *words, **parts)
+    assert result.exit_code == 1, result.output
+    return result.stderr
 
 
 START = """
@@ -49,6 +66,7 @@ rank, n = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
 dist.init_process_group("nccl", device_id=torch.device(int(os.environ["LOCAL_RANK"])))
 """
+TOP = len(START.splitlines())  # lines above a body
 
 
 def script(body, **more):
@@ -58,23 +76,21 @@ def script(body, **more):
 # A script is executed as torchrun would
 
 
-JOIN = "import torch.distributed as dist\nprint(dist.is_initialized(), {0})\n"
-JOIN += "if {0}: dist.init_process_group()\n"
-
-
 def test_ranks_that_join_no_group_are_an_error(folder):
     """Else two models would be trained alone, and the exit status be 0."""
+    start = "import torch.distributed as dist\n"
+    join = start + "print(dist.is_initialized(), {0})\n"
+    join += "if {0}: dist.init_process_group()\n"
     rank = 'int(__import__("os").environ["RANK"]) == 1'
     for condition, who in (("False", "2 ranks of 2 (0, 1)"), (rank, "1 rank of 2 (0)")):
-        result = call(folder, "-n", "2", train=JOIN.format(condition))
+        result = call(folder, "-n", "2", train=join.format(condition))
         assert result.exit_code == 1
         assert f"RuntimeError: {who} joined no process group" in result.stderr
         assert "[rank 1] False" in result.stdout  # as under torchrun
-        assert call(folder, "-n", "1", train=JOIN.format(condition)).exit_code == 0
-    assert call(folder, "-n", "2", train=JOIN.format("True")).exit_code == 0
-    result = call(folder, "-n", "2", train="import torch.distributed as d\nd.barrier()")
-    assert result.exit_code == 1
-    assert "Default process group has not been initialized" in result.stderr
+        passed(folder, "-n", "1", train=join.format(condition))
+    passed(folder, "-n", "2", train=join.format("True"))
+    errors = failed(folder, "-n", "2", train=start + "dist.barrier()")
+    assert "Default process group has not been initialized" in errors
 
 
 def test_a_profiler_on_every_rank_is_refused(folder):
@@ -85,39 +101,34 @@ def test_a_profiler_on_every_rank_is_refused(folder):
             dist.all_reduce(x)
             assert x.tolist() == [2.0] * 3
         """
-    result = call(folder, "-n", "2", **script(body.format("True")))
-    assert result.exit_code == 1
-    assert "torch.profiler already watches rank 0. Simulated ranks" in result.stderr
+    errors = failed(folder, "-n", "2", **script(body.format("True")))
+    assert "torch.profiler already watches rank 0. Simulated ranks" in errors
     for _ in range(2):  # nothing of the last one is left
-        assert call(folder, "-n", "2", **script(body.format("rank"))).exit_code == 0
+        passed(folder, "-n", "2", **script(body.format("rank")))
 
 
 def test_every_rank_has_its_arguments_modules_and_globals(folder):
-    parts = script(
-        """
+    body = """
         import shared
         from package import inside
         words = argparse.ArgumentParser()
         words.add_argument("--width", type=int)
         width = words.parse_args().width
         seen = rank
-        shared.SEEN.append(rank)
-        inside.SEEN.append(rank)
-        sys.argv.append(str(rank))
+        for each in shared.SEEN, inside.SEEN, sys.argv:
+            each.append(str(rank))
         dist.barrier()
         mine = sys.modules["__main__"].seen, shared.SEEN, inside.SEEN, sys.argv[-1]
         print(width, __name__, mine, os.path.basename(__file__), os.getcwd())
-        """,
-        # the ranks take turns in the middle of this import
-        shared="import torch.distributed as dist\nSEEN = []\ndist.barrier()\n",
-    )
-    (folder / "package").mkdir()
-    (folder / "package" / "inside.py").write_text("SEEN = []\n")
-    result = call(folder, "-n", "3", "--", "--width", "7", **parts)
-    assert result.exit_code == 0, result.output
+        """
+    modules = {"package/inside": "SEEN = []\n"}
+    # the ranks take turns in the middle of this import
+    modules["shared"] = "import torch.distributed as dist\nSEEN = []\ndist.barrier()\n"
+    parts = script(body, **modules)
+    out = passed(folder, "-n", "3", arguments=["--width", "7"], **parts)
     for r in range(3):
-        line = f"7 __main__ ({r}, [{r}], [{r}], '{r}') train.py {folder}"
-        assert f"[rank {r}] {line}\n" in result.stdout
+        line = f"7 __main__ ({r}, ['{r}'], ['{r}'], '{r}') train.py {folder}"
+        assert f"[rank {r}] {line}\n" in out
     assert not {"shared", "package", "package.inside"} & sys.modules.keys()
     assert sys.modules["__main__"].__name__ == "__main__"
     assert str(folder) not in sys.path
@@ -129,8 +140,7 @@ def installed(tmp_path, monkeypatch):
     place = tmp_path / "site-packages"
 
     def install(name, text, part=None):
-        (place / name).mkdir(parents=True)
-        (place / name / "__init__.py").write_text(textwrap.dedent(text))
+        write(place, **{f"{name}/__init__": text})
         if part is not None:
             shutil.copy(part, place / name)
 
@@ -166,11 +176,10 @@ def test_an_installed_package_is_each_ranks_own(folder, installed):
         assert all(type(part) is remembers.Mine for part in parts)
         """
     installed("remembers", REMEMBERS)
-    result = call(folder, "-n", "2", **script(body))
-    assert result.exit_code == 0, result.output
+    passed(folder, "-n", "2", **script(body))
     assert "remembers" not in sys.modules
-    result = call(folder, "-n", "2", "--share", "remembers", **script(body))
-    assert "AssertionError: 0 is remembered" in result.stderr
+    errors = failed(folder, "-n", "2", "--share", "remembers", **script(body))
+    assert "AssertionError: 0 is remembered" in errors
 
 
 def test_a_package_with_compiled_code_is_shared_but_for_a_wish(folder, installed):
@@ -183,10 +192,10 @@ def test_a_package_with_compiled_code_is_shared_but_for_a_wish(folder, installed
         fast.rank()
         assert fast._heapq.heappop([rank]) == rank
         """
-    result = call(folder, "-n", "2", **script(body))
-    assert "AssertionError: 0 is remembered" in result.stderr
-    assert "--own fast gives each rank its own" in result.stderr
-    assert call(folder, "-n", "2", "--own", "fast", **script(body)).exit_code == 0
+    errors = failed(folder, "-n", "2", **script(body))
+    assert "AssertionError: 0 is remembered" in errors
+    assert "--own fast gives each rank its own" in errors
+    passed(folder, "-n", "2", "--own", "fast", **script(body))
 
 
 def test_what_a_rank_sets_is_its_own(folder, monkeypatch):
@@ -206,29 +215,28 @@ def test_what_a_rank_sets_is_its_own(folder, monkeypatch):
         print("loud")
         logging.info("told")
         seen = os.path.basename(os.getcwd()), torch.get_float32_matmul_precision()
-        seen += (multiprocessing.get_start_method(),)
+        seen += multiprocessing.get_start_method(), warnings.filters[0][0]
         assert torch.get_num_threads() == 1 + rank
-        seen += (warnings.filters[0][0],)
         mine = ("of0", "highest", "spawn", "ignore"), ("of1", "high", "fork", "always")
         assert seen == mine[rank], seen
         """
     here = os.getcwd, torch.get_float32_matmul_precision, lambda: warnings.filters
     here += (lambda: builtins.print, lambda: logging.root.level)
     before = [get() for get in here]
-    chosen = multiprocessing.get_context("spawn")  # as others may have done
     default = multiprocessing.context._default_context
+    chosen = multiprocessing.get_context("spawn")  # as others may have done
     monkeypatch.setattr(default, "_actual_context", chosen)
     result = call(folder, "-n", "2", **script(body))
     assert result.exit_code == 0, result.output
     said = result.stdout + result.stderr
-    for text in ("[rank 0] loud", "[rank 0] INFO:root:told"):
-        assert said.count(text) == 1
+    assert said.count("[rank 0] loud") == said.count("[rank 0] INFO:root:told") == 1
     assert not re.search("rank 1. (loud|INFO)", said)
     assert "Run: 2 ranks" in said
     assert [get() for get in here] == before
 
 
-def test_a_group_of_another_rank_is_named(folder):
+def test_a_group_of_another_rank_is_named(folder, monkeypatch):
+    monkeypatch.setattr(torch, "kept", None, raising=False)
     body = """
         group = dist.new_group()
         if rank == 0:
@@ -236,17 +244,13 @@ def test_a_group_of_another_rank_is_named(folder):
         dist.barrier()
         dist.all_reduce(torch.ones(1), group=torch.kept)
         """
-    try:
-        result = call(folder, "-n", "2", **script(body))
-    finally:
-        del torch.kept
     said = "rank 1 calls all_reduce on a process group object of rank 0"
-    assert said in result.stderr
+    assert said in failed(folder, "-n", "2", **script(body))
 
 
-def test_objects_threads_and_what_comes_at_the_end(folder):
+def test_objects_threads_logging_and_what_comes_at_the_end(folder):
     body = """
-        import atexit, dataclasses, threading
+        import atexit, dataclasses, logging, threading
         @dataclasses.dataclass
         class Part:
             rank: int
@@ -258,59 +262,55 @@ def test_objects_threads_and_what_comes_at_the_end(folder):
         thread = threading.Thread(target=print, args=("beside",))
         thread.start()
         thread.join()
+        logging.basicConfig(level=logging.INFO, stream=sys.stderr, force=True)
+        dist.barrier()
+        logging.getLogger("mine").info("step")
         """
     result = call(folder, "-n", "2", **script(body))
     assert result.exit_code == 0, result.output
     assert result.stdout.count("beside\n") == 2
     assert "[rank 1] destroyed\n" in result.stdout
-
-
-def test_random_numbers_differ_until_the_script_seeds_them(folder):
-    body = """
-        first = torch.rand(1).item()
-        torch.manual_seed(5)
-        print(first, torch.rand(1).item())
-        """
-    result = call(folder, "-n", "2", **script(body))
-    (a, same), (b, too) = re.findall(r"rank \d\] (\S+) (\S+)", result.stdout)
-    assert (a != b, same == too) == (True, True)
-
-
-RANDOM = """
-    import torch.nn.functional as F
-    from torch.distributed import tensor
-    from torch.distributed.tensor import Replicate, Shard
-    mesh = tensor.init_device_mesh("cuda", (2, 2))
-    halves = {"device_mesh": mesh, "placements": [Replicate(), Shard(0)]}
-    def tell(name, x):
-        every = [torch.empty_like(x.to_local()) for _ in range(n)]
-        dist.all_gather(every, x.to_local())
-        assert torch.equal(every[0], every[2]) and torch.equal(every[1], every[3])
-        print(name, torch.equal(every[0], every[1]))
-    torch.manual_seed(rank)  # other rows on every rank, and replicas all the same
-    torch.cuda.manual_seed(0)
-    tell("made", tensor.rand(6, 3, **halves))
-    x = tensor.zeros(6, 3, **halves)
-    tell("filled", x.normal_())
-    tell("dropped", F.dropout(x + 1, 0.5))
-    tell("whole", tensor.rand(6, 3, device_mesh=mesh))
-    print("host", torch.rand(1).item())
-    again = []
-    for _ in range(2):
-        torch.manual_seed(3)
-        again += [tensor.randn(4, device_mesh=mesh).to_local() for _ in range(2)]
-    assert torch.equal(again[0], again[2]) and not torch.equal(again[0], again[1])
-"""
+    assert "[rank 1] INFO:mine:step" in result.stderr
 
 
 @pytest.mark.parametrize("world", [(), ("--gloo",)])
-def test_random_dtensors_differ_between_shards_and_not_between_replicas(folder, world):
-    result = call(folder, "-n", "4", *world, **script(RANDOM))
+def test_random_numbers_of_ranks_and_dtensors(folder, world):
+    """Those differ until a script seeds them; these between shards, not replicas."""
+    body = """
+        first = torch.rand(1).item()
+        torch.manual_seed(5)
+        print("first", first, torch.rand(1).item())
+        from torch.distributed import tensor
+        from torch.distributed.tensor import Replicate, Shard
+        mesh = tensor.init_device_mesh("cuda", (2, 2))
+        halves = {"device_mesh": mesh, "placements": [Replicate(), Shard(0)]}
+        def tell(name, x):
+            every = [torch.empty_like(x.to_local()) for _ in range(n)]
+            dist.all_gather(every, x.to_local())
+            assert torch.equal(every[0], every[2]) and torch.equal(every[1], every[3])
+            print(name, torch.equal(every[0], every[1]))
+        torch.manual_seed(rank)  # other rows on every rank, and replicas all the same
+        torch.cuda.manual_seed(0)
+        tell("made", tensor.rand(6, 3, **halves))
+        x = tensor.zeros(6, 3, **halves)
+        tell("filled", x.normal_())
+        tell("dropped", nn.functional.dropout(x + 1, 0.5))
+        tell("whole", tensor.rand(6, 3, device_mesh=mesh))
+        print("host", torch.rand(1).item())
+        again = []
+        for _ in range(2):
+            torch.manual_seed(3)
+            again += [tensor.randn(4, device_mesh=mesh).to_local() for _ in range(2)]
+        assert torch.equal(again[0], again[2]) and not torch.equal(again[0], again[1])
+        """
+    result = call(folder, "-n", "4", *world, **script(body))
     assert result.exit_code == 0, result.stderr
     assert "UserWarning" not in result.stderr
     for name, equal in (("made", 0), ("filled", 0), ("dropped", 0), ("whole", 1)):
         assert result.stdout.count(f"] {name} {bool(equal)}\n") == 4
     assert len(set(re.findall(r"host (\S+)", result.stdout))) == 4
+    firsts, seeded = zip(*re.findall(r"first (\S+) (\S+)", result.stdout), strict=True)
+    assert len(set(firsts)) == 4 and len(set(seeded)) == 1
 
 
 def test_nodes_of_a_cluster_have_local_ranks_of_their_own(folder):
@@ -319,29 +319,17 @@ def test_nodes_of_a_cluster_have_local_ranks_of_their_own(folder):
               torch.cuda.device_count(), torch.cuda.get_device_name())
         """
     words = "--cluster", "2x2xV100", "--timeline", "t.json"
-    result = call(folder, *words, **script(body))
+    out = passed(folder, *words, **script(body))
     for r in range(4):
-        assert f"[rank {r}] {r % 2} 2 2 NVIDIA V100" in result.stdout
+        assert f"[rank {r}] {r % 2} 2 2 NVIDIA V100" in out
     assert json.loads((folder / "t.json").read_text())["traceEvents"]
 
 
 def test_output_of_the_first_rank_or_of_none(folder):
     body = "print('here', flush=True)\nprint('bar', 1, end='\\r')\nprint('end')"
-    parts = script(body)
-    first = call(folder, "-n", "2", "--output", "first", **parts).stdout
+    first = passed(folder, "-n", "2", "--output", "first", **script(body))
     assert first.startswith("[rank 0] here\n[rank 0] end\n\nRun: 2 ranks")
-    assert "here" not in call(folder, "-n", "2", "--output", "none", **parts).stdout
-
-
-def test_logging_says_which_rank_speaks(folder):
-    body = """
-        import logging
-        logging.basicConfig(level=logging.INFO, stream=sys.stderr, force=True)
-        dist.barrier()
-        logging.getLogger("mine").info("step")
-        """
-    result = call(folder, "-n", "2", **script(body))
-    assert "[rank 1] INFO:mine:step" in result.stderr
+    assert "here" not in passed(folder, "-n", "2", "--output", "none", **script(body))
 
 
 @pytest.mark.parametrize("world", [(), ("--gloo",)])
@@ -358,10 +346,9 @@ def test_a_script_may_leave_its_group_and_join_again(folder, world):
             print(part, x.item(), dist.get_backend())
             dist.destroy_process_group()
         """
-    result = call(folder, "-n", "3", *world, **script(body))
-    assert result.exit_code == 0, result.output
+    out = passed(folder, "-n", "3", *world, **script(body))
     for line in ("[rank 1] 2 12.0 gloo", "[rank 2] 2 6.0 gloo", "[rank 2] 0 0.0 nccl"):
-        assert f"{line}\n" in result.stdout
+        assert f"{line}\n" in out
 
 
 # GPUs are played
@@ -398,14 +385,12 @@ def test_a_gpu_is_on_the_host_and_its_clock_is_the_clusters(folder):
     importlib.import_module("torch._dynamo")  # which replaces `torch.manual_seed`
     holders = torch, torch.cuda, torch.accelerator, torch.distributed, signal
     before = [dict(vars(holder)) for holder in holders]
-    result = call(folder, "-n", "1", "--cluster", "1xA100", **script(body))
-    assert result.exit_code == 0, result.output
+    out = passed(folder, "-n", "1", "--cluster", "1xA100", **script(body))
     for holder, names in zip(holders, before, strict=True):
         assert all(vars(holder)[name] is value for name, value in names.items())
-    assert "[rank 0] torch.float32 torch.float16 cpu" in result.stdout
-    assert "peak memory: 3.1" in result.stdout
-    assert "3600 s virtual" in result.stdout
-    assert "Note: torch.compile is left out" in result.stdout
+    assert "[rank 0] torch.float32 torch.float16 cpu" in out
+    assert "peak memory: 3.1" in out and "3600 s virtual" in out
+    assert "Note: torch.compile is left out" in out
 
 
 def test_a_gpu_in_a_backward_pass_and_what_it_says_of_itself(folder):
@@ -422,16 +407,14 @@ def test_a_gpu_in_a_backward_pass_and_what_it_says_of_itself(folder):
         assert torch.cuda.initial_seed() == torch.initial_seed()
         assert torch.cuda.get_device_properties(0).multi_processor_count == 132
         """
-    result = call(folder, "-n", "1", "--cluster", "1xH100", **script(body))
-    assert result.exit_code == 0, result.output
+    passed(folder, "-n", "1", "--cluster", "1xH100", **script(body))
 
 
 def test_a_gpu_that_the_node_lacks_and_one_that_all_take(folder):
     body = "torch.zeros(2, device=f'cuda:{rank}')"
-    result = call(folder, "--cluster", "2x2xA100", **script(body))
-    assert "there is no GPU cuda:2 here: a node has 2" in result.stderr
-    plain = "import torch\nx = torch.ones(2).cuda()\n"
-    result = call(folder, "-n", "3", train=plain)
+    errors = failed(folder, "--cluster", "2x2xA100", **script(body))
+    assert "there is no GPU cuda:2 here: a node has 2" in errors
+    result = call(folder, "-n", "3", train="import torch\nx = torch.ones(2).cuda()\n")
     said = "Note: 3 ranks of one node use cuda:0, and its other GPUs are idle"
     assert said in result.stdout
 
@@ -450,48 +433,43 @@ def test_spawn_workers_and_signals_are_mapped(folder):
             mp.spawn(work, args=("part",), nprocs=torch.cuda.device_count())
             sys.exit(0)
         """
-    result = call(folder, "-n", "2", **script(body))
-    assert result.exit_code == 0, result.output
-    assert "[rank 1] part 1 6.0\n" in result.stdout
+    out = passed(folder, "-n", "2", **script(body))
+    assert "[rank 1] part 1 6.0\n" in out
     for sentence in ("A DataLoader with", "signal.signal has no", "mp.spawn starts"):
-        assert f"Note: {sentence}" in result.stdout
+        assert f"Note: {sentence}" in out
     parts = script(body.replace("torch.cuda.device_count()", "3"))
     assert "give simulate -n 3" in call(folder, "-n", "2", **parts).stderr
 
 
-PROCESSES = """
-import os
-import sys
-import torch
-import torch.distributed as dist
-from torch.multiprocessing import Process, set_start_method
-def work(rank, size):
-    os.environ["MASTER_PORT"] = "29503"
-    dist.init_process_group("gloo", rank=rank, world_size=size)
-    x = torch.full((1,), rank + 1.0)
-    dist.all_reduce(x)
-    print("sum", rank, x.item())
-if __name__ == "__main__":
-    set_start_method("spawn")
-    started = [Process(target=work, args=(r, 3)) for r in range(3)]
-    for process in started:
-        process.start()
-    for process in started:
-        process.join()
-"""
-
-
 def test_processes_that_a_script_would_start_are_the_ranks(folder):
-    result = call(folder, "-n", "3", train=PROCESSES)
-    assert result.exit_code == 0, result.output
-    assert all(f"[rank {r}] sum {r} 6.0\n" in result.stdout for r in range(3))
-    assert "Note: Process starts nothing: every rank is there" in result.stdout
-    result = call(folder, "-n", "2", train=PROCESSES)
-    assert "Process starts 3 processes inside simulate, which runs 2" in result.stderr
+    processes = """
+        import os
+        import sys
+        import torch
+        import torch.distributed as dist
+        from torch.multiprocessing import Process, set_start_method
+        def work(rank, size):
+            os.environ["MASTER_PORT"] = "29503"
+            dist.init_process_group("gloo", rank=rank, world_size=size)
+            x = torch.full((1,), rank + 1.0)
+            dist.all_reduce(x)
+            print("sum", rank, x.item())
+        if __name__ == "__main__":
+            set_start_method("spawn")
+            started = [Process(target=work, args=(r, 3)) for r in range(3)]
+            for process in started:
+                process.start()
+            for process in started:
+                process.join()
+        """
+    out = passed(folder, "-n", "3", train=processes)
+    assert all(f"[rank {r}] sum {r} 6.0\n" in out for r in range(3))
+    assert "Note: Process starts nothing: every rank is there" in out
+    errors = failed(folder, "-n", "2", train=processes)
+    assert "Process starts 3 processes inside simulate, which runs 2" in errors
 
 
 # Torch's own parallel training
-
 
 MODEL = """
 import torch
@@ -507,8 +485,7 @@ def data():
 
 
 def test_ddp_trains_as_one_device_does_and_tells_bytes_and_memory(folder):
-    parts = script(
-        """
+    body = """
         from model import Net, data
         net = DDP(Net().to(rank), device_ids=[rank])
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -523,11 +500,9 @@ def test_ddp_trains_as_one_device_does_and_tells_bytes_and_memory(folder):
         state = torch.load("out0.pt", map_location={"cuda:0": f"cuda:{rank}"})
         assert torch.equal(state["0.weight"], net.module[0].weight)
         dist.destroy_process_group()
-        """,
-        model=MODEL,
-    )
-    result = call(folder, "--cluster", "4xA100", "--timeline", "t.html", **parts)
-    assert result.exit_code == 0, result.output
+        """
+    parts = script(body, model=MODEL)
+    out = passed(folder, "--cluster", "4xA100", "--timeline", "t.html", **parts)
     namespace = {}
     exec(MODEL, namespace)
     net, (x, y) = namespace["Net"](), namespace["data"]()
@@ -536,16 +511,12 @@ def test_ddp_trains_as_one_device_does_and_tells_bytes_and_memory(folder):
         torch.nn.functional.mse_loss(net(x), y).backward()
         for p in net.parameters():
             p.data -= 0.1 * p.grad
-    trained = torch.load(folder / "out3.pt")
-    torch.testing.assert_close(trained, net.state_dict())
+    torch.testing.assert_close(torch.load(folder / "out3.pt"), net.state_dict())
     each = 2 * 3 * sum(p.nbytes for p in net.parameters())  # a ring on four ranks
-    before, _, _ = parts["train"].partition("    scaler.scale(")
-    line = before.count("\n") + 1
-    assert f"all_reduce  train.py:{line}" in result.stdout
-    assert f"{3 * each:,} B" in result.stdout
-    assert "peak memory: " in result.stdout
-    page = (folder / "t.html").read_text()
-    assert page.startswith("<!DOCTYPE html>") and "mountAll" in page
+    line = parts["train"].partition("    scaler.scale(")[0].count("\n") + 1
+    for text in (f"all_reduce  train.py:{line}", f"{3 * each:,} B", "peak memory: "):
+        assert text in out
+    assert re.match("(?s)<!DOCTYPE html>.*mountAll", (folder / "t.html").read_text())
 
 
 def test_fsdp_on_a_mesh_and_a_pipeline(folder):
@@ -569,11 +540,10 @@ def test_fsdp_on_a_mesh_and_a_pipeline(folder):
             torch.testing.assert_close(out, whole(x))
             print("equal", mesh)
         """
-    result = call(folder, "-n", "4", **script(body))
-    assert result.exit_code == 0, result.output
-    assert "[rank 3] equal DeviceMesh" in result.stdout
-    assert re.search(r"all_gather +train.py", result.stdout)
-    assert re.search(r"send +train.py", result.stdout)
+    out = passed(folder, "-n", "4", **script(body))
+    assert "[rank 3] equal DeviceMesh" in out
+    for kind in ("all_gather", "send"):
+        assert re.search(rf"{kind} +train.py", out)
 
 
 # A step, and where ranks drift apart
@@ -587,7 +557,7 @@ STEPS = """
         if step % 2:
             others.step()
         net(torch.ones(1, 1000)).sum().backward()
-        if (rank, step) != SKIPPED:
+        if (rank, step) != None:
             dist.all_reduce(net.weight.grad)
         if rank == 1 and step == 3:
             time.sleep(0.25)
@@ -597,43 +567,36 @@ STEPS = """
 
 @pytest.mark.parametrize("world", [(), ("--gloo",)])
 def test_a_typical_step_stands_first(folder, world):
-    body = STEPS.replace("SKIPPED", "None")
-    result = call(folder, "-n", "2", *world, **script(body))
-    assert result.exit_code == 0, result.output
-    said = result.stdout
-    took, least, most, before = re.search(
-        r"^a step: (.*) \(median of 5, (.*) to (.*)\); this one began at (.*)$",
-        said,
-        re.M,
-    ).groups()
-    line = len(START.splitlines()) + 11
+    said = passed(folder, "-n", "2", *world, **script(STEPS))
+    pattern = r"\na step: (.*) \(median of 5, (.*) to (.*)\); this one began at (.*)\n"
+    took, least, most, before = re.search(pattern, said).groups()
     if world:
-        assert re.search(rf"train.py:{line} waits .*", said)
+        assert re.search(rf"train.py:{TOP + 11} waits .*", said)
         return
     # an all-reduce of 4 MB: two messages of 2 MB at 10 GB/s
     assert (took, least, most, before[0]) == ("420 us", "420 us", "250.4 ms", "1")
-    assert "0% computing, 100% exposed communication, 0% waiting" in said
-    assert (
-        "bound by communication, as computing takes no time without --cluster" in said
-    )
-    assert f"  train.py:{line} waits 420 us, 100%\n" in said
-    assert "420 us virtual, collectives by formula" in said  # the step's timeline
+    for text in (
+        "0% computing, 100% exposed communication, 0% waiting",
+        "bound by communication, as computing takes no time without --cluster",
+        f"  train.py:{TOP + 11} waits 420 us, 100%\n",
+        "420 us virtual, collectives by formula",  # the step's timeline
+    ):
+        assert text in said
 
 
 def test_reports_in_files_stand_side_by_side(folder):
-    body = STEPS.replace("SKIPPED", "None")
-    first = call(folder, "-n", "2", "--json", "a.json", **script(body))
+    first = call(folder, "-n", "2", "--json", "a.json", **script(STEPS))
     kept = json.loads((folder / "a.json").read_text())
     assert (kept["ranks"], kept["error"], kept["gpu_memory"]) == (2, None, None)
     assert kept["step"]["seconds"] == pytest.approx(420e-6)
     assert "a step: 420 us" in first.stdout and "timeline" not in first.stdout
-    body = body.replace("1000", "2000")  # four times the bytes
     again = "-n", "2", "--json", "b.json", "--compare", "a.json"
-    second = call(folder, *again, **script(body))
+    larger = STEPS.replace("1000", "2000")  # four times the bytes
+    second = call(folder, *again, **script(larger))
     row = r"\na step +420 us +1.62 ms +3.86\n"
     assert re.search(row, second.stdout)
     assert re.search(r"\nall_reduce +\d\S+ MB +\d\S+ MB +4.00\n", second.stdout)
-    only = CliRunner().invoke(cli.app, ["simulate", "--compare", "a.json", "b.json"])
+    only = command("--compare", "a.json", "b.json")
     assert re.search(row, only.stdout) and only.stdout in second.stdout
     train = "import torch\nfrom datetime import datetime\ndatetime.now()\n1 / 0"
     failed = call(folder, "-n", "1", "--json", "c.json", train=train)
@@ -642,40 +605,29 @@ def test_reports_in_files_stand_side_by_side(folder):
     assert failed.exit_code == 1
     kept = json.loads((folder / "c.json").read_text())
     assert "ZeroDivisionError" in kept["error"] and kept["step"] is None
-    beside = CliRunner().invoke(cli.app, ["simulate", "--compare", "c.json", "a.json"])
-    assert "\nthe run " in beside.stdout
+    assert "\nthe run " in command("--compare", "c.json", "a.json").stdout
 
 
 @pytest.mark.parametrize(
-    ("cluster", "bound"),
+    ("words", "old", "new", "bound"),
     [
-        ("2xH100", "the links: a rank sends 36 MB"),
-        ("2x1xH100", "the network: a rank sends 4 MB"),
-        ("2xT4", "computing, on T4"),
-        ("2x1xV100", "latency: 1 call with 400 B from a rank"),
+        ("--cluster 2xH100", "1000", "3000", "the links: a rank sends 36 MB"),
+        ("--cluster 2x1xH100", "", "", "the network: a rank sends 4 MB"),
+        ("--cluster 2xT4", "ones(1,", "ones(1 << 13,", "computing, on T4"),
+        ("--cluster 2x1xV100", "1000", "10", "latency: 1 call with 400 B from a rank"),
+        ("-n 4", "and step == 3", "", "waiting for other ranks"),
     ],
 )
-def test_what_bounds_a_step(folder, cluster, bound):
-    body = STEPS.replace("SKIPPED", "None")
-    width = {"2xH100": "3000", "2x1xV100": "10"}.get(cluster, "1000")
-    body = body.replace("1000", width)
-    if "T4" in cluster:
-        body = body.replace("ones(1,", "ones(1 << 13,")
-    result = call(folder, "--cluster", cluster, **script(body))
-    assert f"  bound by {bound}\n" in result.stdout
-    assert result.stdout.count("a step: ") == 1
-
-
-def test_a_step_that_waits_for_one_rank_says_so(folder):
-    body = STEPS.replace("SKIPPED", "None").replace("and step == 3", "")
-    said = call(folder, "-n", "4", **script(body)).stdout
-    assert "25% computing, 0% exposed communication, 75% waiting" in said
-    assert "  bound by waiting for other ranks\n" in said
+def test_what_bounds_a_step(folder, words, old, new, bound):
+    out = passed(folder, *words.split(), **script(STEPS.replace(old, new)))
+    assert f"  bound by {bound}\n" in out and out.count("a step: ") == 1
+    if bound.startswith("waiting"):
+        assert "25% computing, 0% exposed communication, 75% waiting" in out
 
 
 @pytest.mark.parametrize("rows", [700, 1 << 13])
 def test_the_speed_of_a_step_stands_beside_the_peak(folder, rows):
-    body = STEPS.replace("SKIPPED", "None").replace("ones(1,", f"ones({rows},")
+    body = STEPS.replace("ones(1,", f"ones({rows},")
     result = call(folder, "--cluster", "2xT4", "--json", "a.json", **script(body))
     step = json.loads((folder / "a.json").read_text())["step"]
     rate = 2 * 2 * rows * 1000**2 / step["seconds"]  # forward, and of the weights
@@ -695,19 +647,15 @@ def test_a_report_shows_four_of_many_ranks_and_no_timeline_of_a_failure(folder):
 
 
 def test_the_step_in_which_ranks_drift_apart_is_named(folder):
-    result = call(folder, "-n", "2", **script(STEPS.replace("SKIPPED", "(1, 3)")))
-    assert "DeadlockError: deadlock: rank 1 has returned" in result.stderr
-    line = len(START.splitlines()) + 11
+    errors = failed(folder, "-n", "2", **script(STEPS.replace("None", "(1, 3)")))
+    assert "DeadlockError: deadlock: rank 1 has returned" in errors
     told = "Ranks made different calls in step 3. From there on, values of different"
-    assert (
-        f"{told} steps met.\n  train.py:{line} all_reduce: 1 on rank 0, 0 on rank 1"
-        in (result.stderr)
-    )
+    told += f" steps met.\n  train.py:{TOP + 11} all_reduce: 1 on rank 0, 0 on rank 1"
+    assert told in errors
     body = "if rank == 0:\n    dist.barrier()\ndist.all_reduce(torch.ones(1))"
     result = call(folder, "-n", "2", **script(body))
-    line = len(START.splitlines()) + 1
     assert "Ranks made different calls.\n" in result.stderr
-    assert f"  train.py:{line + 1} barrier: 1 on rank 0, 0 on rank 1" in result.stderr
+    assert f"  train.py:{TOP + 2} barrier: 1 on rank 0, 0 on rank 1" in result.stderr
     assert "a step: " not in result.stdout
 
 
@@ -719,36 +667,30 @@ def test_a_deadlock_and_a_mismatch_name_the_scripts_lines(folder):
         x = torch.ones(4, device="cuda")
         dist.recv(x, (rank + 1) % n)
         """
-    result = call(folder, "-n", "2", **script(body))
-    line = len(START.splitlines()) + 3
-    assert result.exit_code == 1
-    assert "deadlock: ranks 0 and 1 wait for each other" in result.stderr
+    errors = failed(folder, "-n", "2", **script(body))
+    assert "deadlock: ranks 0 and 1 wait for each other" in errors
     code = "dist.recv(x, (rank + 1) % n)"
-    assert f"rank 1: recv(src=0), train.py:{line}    {code}" in result.stderr
-    assert "Traceback" not in result.stderr
+    assert f"rank 1: recv(src=0), train.py:{TOP + 3}    {code}" in errors
+    assert "Traceback" not in errors
     body = "x = torch.ones(4 + rank)\ndist.all_reduce(x)"
-    result = call(folder, "-n", "2", **script(body))
-    assert "MismatchError: rank 1 calls all_reduce(sum) of float32[5]" in result.stderr
-    assert f"train.py:{line - 1}    dist.all_reduce(x)" in result.stderr
+    errors = failed(folder, "-n", "2", **script(body))
+    assert "MismatchError: rank 1 calls all_reduce(sum) of float32[5]" in errors
+    assert f"train.py:{TOP + 2}    dist.all_reduce(x)" in errors
 
 
 @pytest.mark.parametrize("world", [(), ("--gloo",)])
 def test_an_exception_shows_the_scripts_own_traceback(folder, world):
-    parts = script(
-        """
+    body = """
         import helper
         torch.cuda.Event().record()
         if rank == 1:
             helper.fail(rank)
         dist.barrier()
-        """,
-        helper="def fail(rank):\n    raise KeyError('no shard for me')\n",
-    )
-    result = call(folder, "-n", "2", *world, **parts)
-    assert result.exit_code == 1
-    trace, _, rest = result.stderr.partition("RankError: ")
-    line = len(START.splitlines()) + 5
-    assert f'train.py", line {line}, in <module>' in trace
+        """
+    helper = "def fail(rank):\n    raise KeyError('no shard for me')\n"
+    parts = script(body, helper=helper)
+    trace, _, rest = failed(folder, "-n", "2", *world, **parts).partition("RankError: ")
+    assert f'train.py", line {TOP + 5}, in <module>' in trace
     assert "helper.py" in trace and "KeyError: 'no shard for me'" in trace
     assert "d2lpar" not in trace.replace(str(folder), "")
     assert "rank 1 raised KeyError" in rest and "helper.py:2" in rest
@@ -757,11 +699,9 @@ def test_an_exception_shows_the_scripts_own_traceback(folder, world):
 
 def test_what_is_not_played_is_said(folder):
     body = "torch.cuda.comm.broadcast(torch.ones(2).cuda(), [0, 1])"
-    result = call(folder, "-n", "2", **script(body))
-    assert result.exit_code == 1
-    assert simulate.NOT_PLAYED in result.stderr
-    result = call(folder, "-n", "2", train="import sys\nsys.exit(3)\n")
-    assert (result.exit_code, "called sys.exit(3)" in result.stderr) == (1, True)
+    assert simulate.NOT_PLAYED in failed(folder, "-n", "2", **script(body))
+    errors = failed(folder, "-n", "2", train="import sys\nsys.exit(3)\n")
+    assert "called sys.exit(3)" in errors
 
 
 @pytest.mark.parametrize(
@@ -794,13 +734,11 @@ def test_bad_input_gets_a_sentence(folder, words, sentence, capsys, monkeypatch)
 
 @pytest.mark.parametrize("name", ["pack.train", "pack"])
 def test_a_module_by_its_name(folder, name):
-    (folder / "pack").mkdir()
     text = "print(__name__, __package__, SEEN, sys.argv[1:])\nSEEN.append(rank)\n"
     main = START + "from .shared import SEEN\n" + text + "dist.barrier()\n"
     write(folder, **{"pack/train": main, "pack/__main__": main})
     write(folder, **{"pack/shared": "SEEN = []\n", "pack/__init__": "print('once')\n"})
-    words = ["simulate", "-n", "2", "-m", name, "--width", "3"]
-    out = CliRunner().invoke(cli.app, words).stdout
+    out = command("-n", "2", "-m", name, "--width", "3").stdout
     for rank in range(2):
         assert out.count(f"[rank {rank}] once\n") == 1
         assert f"[rank {rank}] __main__ pack [] ['--width', '3']\n" in out
@@ -810,7 +748,7 @@ def test_a_module_by_its_name(folder, name):
 
 
 def test_options_of_torchrun_are_not_taken_for_the_script(folder):
-    result = CliRunner().invoke(cli.app, ["simulate", "--nproc-per-node", "2", "x.py"])
+    result = command("--nproc-per-node", "2", "x.py")
     assert result.exit_code == 2
     assert re.search("No such option:? '?--nproc-per-node", result.stderr)
 
@@ -839,7 +777,7 @@ def test_ctrl_c_ends_it_with_a_line_for_every_rank(folder):
             process.kill()
     assert process.returncode == 130
     assert re.search(r"KeyboardInterrupt: interrupted after .*\n  rank 0: ", text)
-    assert f"train.py:{len(START.splitlines()) + 3}" in text
+    assert f"train.py:{TOP + 3}" in text
 
 
 @pytest.mark.parametrize("words", [["--cluster", "3xA100"], ["--gloo"]])

@@ -146,8 +146,7 @@ def simulate(
     ready()
     from . import simulate as simulating
 
-    asked = timeline, json, compare, shapes, assume, alike, gloo
-    earlier = simulating.check(*asked)
+    earlier = simulating.check(timeline, json, compare, shapes, assume, alike, gloo)
     if earlier is not None and path.suffix == ".json":
         return print(simulating.beside(earlier, path))
     where, count = simulating.cluster_for(cluster, network, ranks, gloo)

@@ -36,7 +36,6 @@ def facts(program, run, error, marks):
         "peak_memory": list(run.peak_memory or ()),
         "gpu_memory": gpu.memory if gpu else None,
         "notes": sentences
-        + alone(run)
         + shared_gpus(run)
         + apart(run.results)
         + unreal(run, program),
@@ -85,8 +84,11 @@ def _memory(peaks, whole):
 
 
 def unreal(run, program):
-    """Sentences on memory that a GPU lacks, --shapes without effect, a real clock."""
+    """Sentences on ranks, memory and a clock that are not real, --shapes in vain."""
     gpu, said = run.cluster and run.cluster.gpu, []
+    if others := run.world_size - len(run.results):
+        count = counted(others, "other rank")
+        said.append(f"Rank 0 stands for the {count}, not executed.")
     if run.clock == "virtual" and DATES.search("".join(getlines(program.path))):
         said.append(
             "datetime tells the time of this machine, and time.time() and "
@@ -106,13 +108,6 @@ def unreal(run, program):
     elif program.shapes and program.assumed is None:
         said.append("With --shapes all values that the script reads from a GPU are 1.")
     return said
-
-
-def alone(run):
-    """A sentence where rank 0 was executed alone."""
-    others = run.world_size - len(run.results)
-    text = f"Rank 0 stands for the {counted(others, 'other rank')}, not executed."
-    return [text] if others else []
 
 
 def shared_gpus(run):

@@ -71,20 +71,17 @@ def _kept(layer, inputs):
     return value, sum(storage.nbytes() for storage in known[before:])
 
 
-def layer_seconds(net, x, repeats=1):
+def layer_seconds(net, x):
     """Return [(forward, backward), ...] seconds of the layers, by this clock.
 
-    Of `repeats` passes the shortest counts, since noise only adds time; with
-    more than one, another pass before them warms up.  Call it in a run: in
-    `sim` the clock is the simulated GPU's, elsewhere it measures.
+    Call it in a run: in `sim` the clock is the simulated GPU's, elsewhere it
+    measures.
     """
-    values, found, warm = {-1: x}, [], repeats > 1
+    values, found = {-1: x}, []
     for i, layer in enumerate(build(net)):
-        inputs, passes = [_leaf(values[v], v >= 0) for v in net[i].needs], []
-        for _ in range(repeats + warm):
-            values[i], *seconds = _timed(layer, inputs)
-            passes.append(seconds)
-        found.append(tuple(map(min, zip(*passes[warm:], strict=True))))
+        inputs = [_leaf(values[v], v >= 0) for v in net[i].needs]
+        values[i], *seconds = _timed(layer, inputs)
+        found.append(tuple(seconds))
     return found
 
 

@@ -39,13 +39,6 @@ def bytes_sent(way, lengths, r, N, H, G, d, itemsize=4):
     return forward + 8 * (n - 1), backward  # 8 bytes for a length
 
 
-def messages(way, n):
-    """Return the messages that a rank sends, (forward, backward)."""
-    if way == "ulysses":
-        return 3 * (n - 1), 2 * (n - 1)
-    return 2 * (n - 1), 2 * (n - 1)
-
-
 def work(T, n, order):
     """Return, for each rank, the pairs of a query and a key that it may see."""
     return [int((positions(T, n, r, order) + 1).sum()) for r in range(n)]

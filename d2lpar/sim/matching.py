@@ -147,15 +147,13 @@ class Matching:
             self._needs_others(call)
         # where one rank stands for all, its call stands for theirs
         calls = [calls.get(i, call) for i in range(len(call.ranks))]
-        cost, alike = _joint_cost(calls), self._alike(call.ranks)
-        spans = []
+        cost, alike, begins = _joint_cost(calls), self._alike(call.ranks), []
 
-        def served(*span):
-            spans.append(span)
-            if len(spans) == len(alike):
-                done(spans[0][0], span[1])
-
-        def done(start, stop):
+        def done(begun, stop):
+            begins.append(begun)
+            if len(begins) < len(alike):
+                return
+            start = begins[0]
             with raw_tensors():
                 perform(calls)
             for each in dict.fromkeys(calls):
@@ -167,12 +165,11 @@ class Matching:
 
         for ranks in alike:
             mine = calls if ranks == call.ranks else []
-            about = call.kind, call.group, ranks, cost, mine, served
+            about = call.kind, call.group, ranks, cost, mine, done
             self._together(now, calls, self.network.collective, *about)
 
     def _alike(self, ranks):
-        """The groups that do the same at the same time: of a mesh, where one rank
-        stands for all."""
+        """These ranks and, where one stands for all, the other groups of its mesh."""
         found = [ranks]
         left = set(range(self.sim.n if self.sim.executed == 1 else 0)) - {*ranks}
         while left:

@@ -26,7 +26,7 @@ from .streams import mine
 
 JOINS = "init_process_group"  # what a process calls that is to be a rank
 
-COMPILE = "torch.compile is left out: ranks execute one operation after the other."
+COMPILE = "torch.compile is left out: operations follow each other, and none is fused."
 WORKERS = (
     "A DataLoader with num_workers > 0 loads in its rank, without processes of its own."
 )
