@@ -62,11 +62,12 @@ class Ledger:
                 if entry[0] == "send":
                     pair, first, size = found["send", entry[6]], True, size_of(entry[5])
                 elif entry[0] == "join":
-                    pair, first = found[entry[5].kind, entry[8]], rank == entry[3][0]
-                    alike = self.n // len(entry[3]) if self._times > 1 else 1
-                    first *= alike  # groups that do the same
+                    kind, n = entry[5].kind, len(entry[3])
+                    pair, first = found[kind, entry[8]], rank == entry[3][0]
                     size = sum(size for _, size, _ in entry[6])
-                    size *= alike if entry[5].kind == "scatter" else self._times
+                    if self._times > 1:  # it stands for all groups of that size
+                        first = self.n // n
+                        size *= first * {"scatter": 1, "broadcast": n - 1}.get(kind, n)
                 else:
                     continue
                 pair[0] += first
