@@ -13,8 +13,7 @@ ROWS = 48
 MACHINES = ((0, 0), (3, 0), (45, 0), *[(many, 0.03) for many in (0, 12, 36, 0, 0)])
 
 ex = Exercise(
-    "01.3",
-    agrees=lambda came, wanted, case: near(came, wanted, case.facts["within"]),
+    "01.3", agrees=lambda came, wanted, case: near(came, wanted, case.facts["within"])
 )
 
 

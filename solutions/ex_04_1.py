@@ -140,6 +140,6 @@ ex.variation(
         "direction": """
             It shifts in the wrong direction, so rank r gets what rank r-k had.
             Hint: If every rank r sends to r-k, rank r must receive from r+k.
-        """,
+        """
     },
 )

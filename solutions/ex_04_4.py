@@ -15,8 +15,7 @@ NOISE = 0.05
 CLEAN, NOISY = 3, 5  # clusters
 
 ex = Exercise(
-    "04.4",
-    agrees=lambda came, wanted, case: near(came, wanted, case.facts["within"]),
+    "04.4", agrees=lambda came, wanted, case: near(came, wanted, case.facts["within"])
 )
 
 

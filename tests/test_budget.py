@@ -16,10 +16,10 @@ BUDGET = {
     ".": 336,
     "authoring": 1_350,
     "bench": 1_121,
-    "d2lpar": 1_350,
+    "d2lpar": 1_345,
     "d2lpar/allreduce": 1_010,
     "d2lpar/checks": 2_688,
-    "d2lpar/cli": 2_311,
+    "d2lpar/cli": 2_326,
     "d2lpar/experts": 510,
     "d2lpar/failures": 918,
     "d2lpar/grade": 2_476,
@@ -27,23 +27,23 @@ BUDGET = {
     "d2lpar/launch": 5_229,
     "d2lpar/mesh": 805,
     "d2lpar/network_partition": 498,
-    "d2lpar/pipeline": 1_212,
+    "d2lpar/pipeline": 1_206,
     "d2lpar/planning": 1_268,
-    "d2lpar/report": 3_816,
+    "d2lpar/report": 3_817,
     "d2lpar/sequence": 896,
     "d2lpar/sharding": 440,
     "d2lpar/shared": 931,
-    "d2lpar/sim": 4_902,
+    "d2lpar/sim": 4_891,
     "d2lpar/tensor_parallel": 569,
     "pictures": 167,
     "site": 889,
-    "solutions": 12_946,
-    "tests": 26_506,
+    "solutions": 12_944,
+    "tests": 26_509,
     "tests/colab": 80,
     "tests/pretend": 1_650,
 }
-PACKAGE = 32_712  # the rooms of d2lpar/
-EVERYTHING = 77_757
+PACKAGE = 32_706  # the rooms of d2lpar/
+EVERYTHING = 77_752
 FOLDERS = "authoring bench d2lpar pictures site solutions tests".split()
 
 

@@ -317,11 +317,14 @@ def test_nodes_of_a_cluster_have_local_ranks_of_their_own(folder):
     body = """
         print(os.environ["LOCAL_RANK"], os.environ["LOCAL_WORLD_SIZE"],
               torch.cuda.device_count(), torch.cuda.get_device_name())
+        import subprocess
+        print(subprocess.check_output(["nvidia-smi", "-L"], text=True))
         """
     words = "--cluster", "2x2xV100", "--timeline", "t.json"
     out = passed(folder, *words, **script(body))
     for r in range(4):
         assert f"[rank {r}] {r % 2} 2 2 NVIDIA V100" in out
+        assert f"[rank {r}] GPU 1: NVIDIA V100 SXM2, simulated\n[rank {r}] \n" in out
     assert json.loads((folder / "t.json").read_text())["traceEvents"]
 
 

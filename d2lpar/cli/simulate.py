@@ -6,6 +6,7 @@ import linecache
 import os
 import re
 import sys
+import tempfile
 from importlib.machinery import PathFinder
 from pathlib import Path
 
@@ -122,8 +123,10 @@ def simulate(program, ranks, cluster=None, gloo=False, timeout=60.0, alike=False
     """
     virtual = contextlib.nullcontext() if gloo else surroundings(program, virtual=True)
     executed, backend = 1 if alike else ranks, "gloo" if gloo else "sim"
+    told = {"D2LPAR_LIVE": "1", "D2LPAR_PROGRESS": "0"}
     with (
-        patched_environment(D2LPAR_LIVE="1", D2LPAR_PROGRESS="0"),
+        tempfile.TemporaryDirectory() as folder,
+        patched_environment(**told, PATH=_with_nvidia_smi(folder, cluster)),
         virtual as modules,
     ):
         try:
@@ -138,6 +141,18 @@ def simulate(program, ranks, cluster=None, gloo=False, timeout=60.0, alike=False
                     error.add_note(COMPILED.format(name))
             marks = modules.marks if modules else {}
             return error.run, error, [marks.get(r, []) for r in range(executed)]
+
+
+def _with_nvidia_smi(folder, cluster):
+    """The PATH on which a script finds `nvidia-smi`, which names the simulated GPUs."""
+    path, gpu = os.environ.get("PATH", os.defpath), cluster and cluster.gpu
+    if gpu is None:
+        return path
+    names = [f"GPU {i}: NVIDIA {gpu.name}, simulated" for i in range(cluster.per_node)]
+    tool = Path(folder, "nvidia-smi")
+    tool.write_text("\n".join(["#!/bin/sh", "cat <<END", *names, "END", ""]))
+    tool.chmod(0o755)
+    return os.pathsep.join([folder, path])
 
 
 COMPILED = (

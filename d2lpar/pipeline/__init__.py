@@ -4,10 +4,4 @@
 backward pass in two.
 """
 
-from .execution import (
-    Mail,
-    Pipeline,
-    lines,
-    receiver,
-    stages_by_number,
-)
+from .execution import Mail, Pipeline, lines, receiver, stages_by_number

@@ -26,18 +26,7 @@ PROCESSORS = {"P100": 56, "V100": 80, "A100": 108, "H100": 132, "H200": 132}
 # throughput of arithmetic instructions).
 DOUBLE_SHARE = {"K20": 1 / 3, "K80": 1 / 3, "T4": 1 / 32, "2070": 1 / 32}
 DOUBLE_SHARE |= {"L4": 1 / 64, "4090": 1 / 64}
-OPTIONAL_WORDS = {
-    "SXM",
-    "SXM2",
-    "RTX",
-    "SUPER",
-    "16GB",
-    "32GB",
-    "40GB",
-    "80GB",
-    "(one",
-    "GK210)",
-}
+OPTIONAL_WORDS = {*"SXM SXM2 RTX SUPER 16GB 32GB 40GB 80GB (one GK210)".split()}
 
 
 @dataclass(frozen=True)
