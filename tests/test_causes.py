@@ -27,7 +27,7 @@ from d2lpar.sim.pipes import OUTPUT_LIMIT
 
 TIMEOUT = 1.5  # seconds until a run counts as stuck
 BOTH = pytest.mark.parametrize("backend", ["sim", "gloo"])
-EACH, GLOO = ["sim", "gloo"], ["gloo"]  # backends of a broken program
+EACH, SIM, GLOO = ["sim", "gloo"], ["sim"], ["gloo"]  # backends of a broken program
 
 
 def healthy():
@@ -36,11 +36,16 @@ def healthy():
     return x.sum().item()
 
 
+def all_is_well(n=2, backend="sim"):
+    run = d2lpar.run(healthy, world_size=n, backend=backend)
+    assert run.results == [3.0 * n] * n and not run.warnings
+
+
 @pytest.fixture(scope="module", autouse=True)
 def ready():
     """What is made once, by the first run of a kind, is there."""
     for backend in EACH:
-        d2lpar.run(healthy, world_size=2, backend=backend)
+        all_is_well(backend=backend)
 
 
 def fails(fn, *args, n=3, backend="sim"):
@@ -50,8 +55,7 @@ def fails(fn, *args, n=3, backend="sim"):
         d2lpar.run(fn, *args, world_size=n, backend=backend, timeout=TIMEOUT)
     assert time.monotonic() - start < TIMEOUT + WATCHDOG
     assert inventory() == before
-    again = d2lpar.run(healthy, world_size=n, backend=backend)
-    assert again.results == [3.0 * n] * n and not again.warnings
+    all_is_well(n, backend)
     error = caught.value
     assert error.run.world_size == n and "d2lpar/launch" not in str(error)
     return error
@@ -66,10 +70,8 @@ def names(error, *texts):
 def lines_of(fn, mark="culprit"):
     """`file:line` of the lines of `fn` that have the mark, as messages show them."""
     lines, first = inspect.getsourcelines(fn)
-    found = [
-        first + i for i, x in enumerate(lines) if re.search(f"# .*\\b{mark}\\b", x)
-    ]
-    return tuple(f"test_causes.py:{number}" for number in found)
+    marked = re.compile(f"# .*\\b{mark}\\b").search
+    return tuple(f"test_causes.py:{i}" for i, x in enumerate(lines, first) if marked(x))
 
 
 # The broken programs.  The word behind a line is the mistake that is made there.
@@ -100,9 +102,26 @@ def alone(how):
 def polls(pause):
     if dist.get_rank() == 1:
         work = dist.irecv(torch.ones(1), 0)
-        while not work.is_completed():  # culprit
+        while not work.is_completed():  # 0 0.001
             if pause:
-                d2lpar.sleep(pause)  # culprit
+                d2lpar.sleep(pause)  # 0.001
+
+
+def goes_on(way):
+    while dist.get_rank() == 1:  # sleeps talks
+        if way == "sleeps":
+            d2lpar.sleep(1e-9)  # sleeps
+        elif way == "talks":
+            print("still here")  # talks
+            time.sleep(0.05)  # talks
+        elif way == "text":
+            print("x" * 1_000_000)  # text
+        elif way == "characters":
+            print("x" * 200, end="")  # characters
+        elif way == "bytes":
+            sys.stdout.buffer.write(b"x" * 1_000_000)  # bytes
+        else:
+            print("x" * 1_000_000, file=sys.stderr)  # errors
 
 
 def returns_a_lock():  # culprit
@@ -175,17 +194,17 @@ ASKS = (
 BROKEN = [
     (alone, ["raises"], EACH, R, 1, "raised ZeroDivisionError: division by zero at "),
     (alone, ["network"], EACH, R, 1, "raised DistNetworkError: my own words at "),
-    (alone, [3], EACH, R, 1, "rank 1 called sys.exit(3)"),
-    (alone, [0], EACH, R, 1, "rank 1 called sys.exit(0)"),
+    *[(alone, [k], EACH, R, 1, f"rank 1 called sys.exit({k})") for k in (3, 0)],
     (alone, ["input"], GLOO, R, 1, "cannot read input"),
     (alone, ["_exit"], GLOO, R, 1, "rank 1 died with exit code 7"),
-    (alone, ["SIGKILL"], GLOO, R, 1, "rank 1 died by SIGKILL"),
-    (alone, ["SIGABRT"], GLOO, R, 1, "rank 1 died by SIGABRT"),
-    (alone, ["SIGSEGV"], GLOO, R, 1, "rank 1 died by SIGSEGV"),
+    *[(alone, [name], GLOO, R, 1, f"rank 1 died by {name}")
+      for name in ("SIGKILL", "SIGABRT", "SIGSEGV")],
     (alone, ["loop"], EACH, R, 1, f"no progress for {TIMEOUT:g} s: rank 1 |"
      "endless loop"),
-    (polls, [0], EACH, R, 1, ASKS),
-    (polls, [1e-3], EACH, R, 1, ASKS),
+    *[(polls, [pause], EACH, R, 1, ASKS) for pause in (0, 1e-3)],
+    (goes_on, ["sleeps"], SIM, R, 1, "no progress in 1,000 sleeps: rank 1"),
+    (goes_on, ["talks"], EACH, R, 1, f"nothing but prints for {TIMEOUT:g} s: rank 1 "
+     "prints| bytes so far at |End its loop"),
     (returns_a_lock, [], EACH, R, 1, "cannot be copied|_thread.lock"),
     (runs_inside, [], EACH, R, 0, "inside run"),
     (cycle, ["send"], EACH, D, 0, "rank 0 -> rank 1 -> rank 2 -> rank 0|send first|"
@@ -216,13 +235,17 @@ CASES = [(row[0], row[1], backend, *row[3:]) for row in BROKEN for backend in ro
     "fn, args, backend, kind, culprit, says",
     [pytest.param(*c, id=f"{c[0].__name__}-{c[1]}-{c[2]}") for c in CASES],
 )
-def test_a_broken_program_names_its_culprit(fn, args, backend, kind, culprit, says):
+def test_a_broken_program_names_its_culprit(
+    fn, args, backend, kind, culprit, says, monkeypatch
+):
+    if fn is goes_on:
+        monkeypatch.setattr(patience, "NAPS", 1000)
+        monkeypatch.setattr(patience, "TALK", 1)
     error = fails(fn, *args, backend=backend)
     assert isinstance(error, kind)
     names(error, *says.split("|"), "rank 1: ")
     assert error.rank == culprit or culprit is None
-    own = args and fn is not polls
-    lines = lines_of(fn, args[0] if own else "culprit")
+    lines = lines_of(fn, args[0] if args else "culprit")
     assert any(line in str(error) for line in lines)
     if error.line is not None:
         assert error.line.endswith(lines)
@@ -264,33 +287,21 @@ def test_an_exception_of_the_users_own_comes_back_and_is_cut_where_it_is_long(ba
     assert cause.__cause__ is None or cause.__cause__.args[0] == 3
 
 
-def gives_up():
-    if dist.get_rank() == 1:
-        dist.barrier()
-        return dist.send(torch.ones(1), 0)
-    work, looks = dist.irecv(torch.ones(1), 1), 0
-    while not work.is_completed():
-        looks += 1
-        if looks == 100:
-            dist.barrier()
-    return looks
-
-
 @BOTH
 def test_looks_that_end_are_allowed(backend):
+    def gives_up():
+        if dist.get_rank() == 1:
+            dist.barrier()
+            return dist.send(torch.ones(1), 0)
+        work, looks = dist.irecv(torch.ones(1), 1), 0
+        while not work.is_completed():
+            looks += 1
+            if looks == 100:
+                dist.barrier()
+        return looks
+
     run = d2lpar.run(gives_up, world_size=2, backend=backend, timeout=20.0)
     assert run.results[0] >= 100
-
-
-def sleeps_on():
-    while dist.get_rank() == 0:
-        d2lpar.sleep(1e-9)  # culprit
-
-
-def test_so_many_sleeps_are_too_many(monkeypatch):
-    monkeypatch.setattr(patience, "NAPS", 1000)
-    error = fails(sleeps_on, n=2)
-    names(error, "no progress in 1,000 sleeps: rank 0", "tests/test_causes.py:")
 
 
 # prints
@@ -340,18 +351,6 @@ def test_prints_are_kept_in_the_order_of_the_ranks(
         assert out.count(f"text {r}\n") == 2 and out.count(f"more text {r}\n") == 1
 
 
-def prints_on(way):
-    while dist.get_rank() == 1:
-        if way == "text":
-            print("x" * 1_000_000)  # text
-        elif way == "characters":
-            print("x" * 200, end="")  # characters
-        elif way == "bytes":
-            sys.stdout.buffer.write(b"x" * 1_000_000)  # bytes
-        else:
-            print("x" * 1_000_000, file=sys.stderr)  # errors
-
-
 @BOTH
 @pytest.mark.parametrize(
     "way, live",
@@ -360,10 +359,10 @@ def prints_on(way):
 )
 def test_endless_prints(backend, way, live, monkeypatch, capsys):
     monkeypatch.setenv("D2LPAR_LIVE", live)
-    error = fails(prints_on, way, backend=backend)
+    error = fails(goes_on, way, backend=backend)
     out, err = capsys.readouterr()
     names(error, "rank 1 has printed 3", "MB at ", "may print 32.0 MB together")
-    names(error, *lines_of(prints_on, way), "rank 0: returned")
+    names(error, *lines_of(goes_on, way), "rank 0: returned")
     assert error.rank == 1 and len(err) <= OUTPUT_LIMIT
     low, high = OUTPUT_LIMIT * 0.9, OUTPUT_LIMIT + 1
     assert way == "errors" or low < len(error.run.output) <= high
@@ -374,32 +373,13 @@ def test_endless_prints(backend, way, live, monkeypatch, capsys):
         assert "characters are only in the error's .run.output" in out
 
 
-def talks():
-    while dist.get_rank() == 1:  # culprit
-        print("still here")  # culprit
-        time.sleep(0.05)  # culprit
-
-
-@BOTH
-def test_prints_alone_are_no_progress_for_ever(backend, monkeypatch):
-    monkeypatch.setattr(patience, "TALK", 1)
-    error = fails(talks, backend=backend)
-    names(error, f"nothing but prints for {TIMEOUT:g} s: rank 1 prints")
-    names(error, " bytes so far at ", "End its loop")
-    assert error.rank == 1 and error.line.endswith(lines_of(talks))
-
-
 # what ranks leave of the process in which they are threads
 
 
-class Items(torch.utils.data.Dataset):
-    def __len__(self):
-        return 8
-
-    def __getitem__(self, i):
-        if i == 5:
-            raise ValueError("no item 5")
-        return torch.ones(2) * i
+def collate(items):
+    if 5 in items:
+        raise ValueError("no item 5")
+    return items
 
 
 def starts(how, fails):
@@ -418,8 +398,8 @@ def starts(how, fails):
     elif how == "held pool":  # nobody lets go of it
         vars(dist).setdefault("pools", []).append(fork.Pool(2))
     else:
-        two = {"num_workers": 2, "multiprocessing_context": "fork"}
-        for _ in torch.utils.data.DataLoader(Items(), batch_size=2, **two):
+        two = {"num_workers": 2, "batch_size": 2, "multiprocessing_context": "fork"}
+        for _ in torch.utils.data.DataLoader(range(8), collate_fn=collate, **two):
             if how == "around":
                 raise RuntimeError("between two batches")
     dist.barrier()
@@ -448,7 +428,7 @@ def test_processes_of_ranks_end_with_the_run(how):
             assert run.results == [how] * 2
             assert inventory() == before
     assert (subprocess.Popen.__init__, threading.Thread.start) == start
-    assert d2lpar.run(healthy, world_size=2, backend="sim").results == [6.0] * 2
+    all_is_well()
 
 
 def test_what_the_kernel_starts_meanwhile_goes_on(tmp_path):
@@ -471,23 +451,21 @@ def test_what_the_kernel_starts_meanwhile_goes_on(tmp_path):
         child.kill()
 
 
-def deletes_its_folder(go_there, folder):
-    if dist.get_rank() == 0:
-        if go_there:
-            os.chdir(folder)
-        os.rmdir(folder)
-    dist.barrier()
-
-
 @BOTH
 @pytest.mark.parametrize("go_there", [True, False])
 def test_a_deleted_working_directory(backend, go_there, tmp_path, monkeypatch):
+    def deletes_its_folder():
+        if dist.get_rank() == 0:
+            if go_there:
+                os.chdir(folder)
+            os.rmdir(folder)
+        dist.barrier()
+
     folder = tmp_path / "for a while"
     folder.mkdir()
     monkeypatch.chdir(tmp_path if go_there else folder)
-    two = dict(world_size=2, backend=backend)
-    run = d2lpar.run(deletes_its_folder, go_there, folder, **two)
-    assert d2lpar.run(healthy, **two).results == [6.0] * 2
+    run = d2lpar.run(deletes_its_folder, world_size=2, backend=backend)
+    all_is_well(backend=backend)
     names(fails(alone, "raises", backend=backend), *lines_of(alone, "raises"))
     if go_there:
         assert os.getcwd() == str(tmp_path) and not run.warnings
@@ -497,13 +475,10 @@ def test_a_deleted_working_directory(backend, go_there, tmp_path, monkeypatch):
 
 
 def patches(name):
-    def mine(*args, **kwargs):
-        return None
-
     dist.barrier()
     if dist.get_rank() == 0:
         if name == "distributed.all_reduce":
-            dist.all_reduce = dist.distributed_c10d.all_reduce = mine
+            dist.all_reduce = dist.distributed_c10d.all_reduce = patches
         elif name == "Tensor.sum":
             torch.Tensor.sum = None
         else:
@@ -520,14 +495,10 @@ def test_what_a_rank_replaces_in_torch_is_put_back(backend, name):
     before = dist.all_reduce, torch.Tensor.sum, dist.init_process_group
     run = d2lpar.run(patches, name, world_size=2, backend=backend)
     assert (dist.all_reduce, torch.Tensor.sum, dist.init_process_group) == before
-    again = d2lpar.run(healthy, world_size=2, backend=backend)
-    assert again.results == [6.0] * 2 and not again.warnings
+    all_is_well(backend=backend)
     if backend == "sim":
         [sentence] = run.warnings
         assert sentence.startswith(f"A rank replaced torch.{name}")
-
-
-# what never starts
 
 
 @BOTH
@@ -624,19 +595,15 @@ def test_messages_without_their_other_end_are_named(backend):
     assert found == wanted[: 2 + any_source]
 
 
-def many_lost():
-    if dist.get_rank() == 0:
-        for r in range(1, dist.get_world_size()):
-            dist.isend(torch.ones(1), r)
-
-
 def test_many_lost_messages_are_few_sentences():
+    def many_lost():
+        if dist.get_rank() == 0:
+            for r in range(1, dist.get_world_size()):
+                dist.isend(torch.ones(1), r)
+
     warnings = d2lpar.run(many_lost, world_size=30, backend="sim").warnings
     assert len(warnings) == 9 and warnings[-1] == "There are 21 more such calls."
-    assert d2lpar.run(healthy, world_size=30, backend="sim").warnings == []
-
-
-# imports
+    all_is_well(30)
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """`d2lpar simulate --shapes`: GPUs without values, and what they cost all the same."""
 
+import json
 import re
 
 import pytest
@@ -218,6 +219,65 @@ def test_what_does_not_fit_and_what_has_no_effect_is_said(folder):
     assert "--shapes had no effect" in none.stdout
     scaled = call(folder, *words, **script("torch.amp.GradScaler()"))
     assert "GradScaler is left out" in scaled.stdout
+
+
+def test_an_event_holds_no_memory(folder):
+    """As of each reduce-scatter of `fully_shard`: else all gradients stay whole."""
+    body = """
+        from torch.distributed.fsdp import fully_shard
+        layers = [nn.Linear(512, 512, bias=False, device="cuda") for _ in range(12)]
+        net = nn.Sequential(*layers)
+        for part in (*net, net):
+            fully_shard(part)
+        net(torch.randn(8, 512, device="cuda")).square().mean().backward()
+        """
+    (folder / "train.py").write_text(script(body)["train"])
+    for shapes in (False, True):
+        peak = max(played("train.py", shapes, 4).peak_memory)
+        assert peak < 14 * 4 * 512**2  # all gradients alone are 12
+
+
+def test_tokens_count_once_where_ranks_share_them(folder):
+    body = """
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.tensor import Replicate
+        from torch.distributed.tensor.parallel import (
+            RowwiseParallel, parallelize_module)
+        net = nn.Embedding(64, 8, device="cuda")
+        if SPLIT:
+            mesh = init_device_mesh("cuda", (2,))
+            split = RowwiseParallel(input_layouts=Replicate())
+            parallelize_module(net, mesh, split)
+        sgd = torch.optim.SGD(net.parameters())
+        for step in range(3):
+            net(torch.zeros(500, dtype=torch.long, device="cuda")).sum().backward()
+            sgd.step()
+        """
+    for split, count in (("True", 250), ("False", 500)):
+        words = "--cluster", "2xA100", "--shapes", "--json", "a.json"
+        call(folder, *words, **script(body.replace("SPLIT", split)))
+        report = json.loads((folder / "a.json").read_text())
+        assert report["step"]["tokens"] == count
+
+
+def test_devices_by_number_generators_and_checkpoints(folder):
+    body = """
+        net = DDP(nn.Linear(2, 2).to(rank), device_ids=[rank])
+        drawn = torch.Generator("cuda").manual_seed(1)
+        x = torch.randn(3, 2, generator=drawn, device="cuda")
+        net(x).sum().backward()
+        print(x.get_device(), torch.ones(1).get_device(), net.module.weight.device)
+        """
+    result = call(folder, "-n", "2", "--shapes", **script(body))
+    assert "[rank 1] 1 -1 cuda:1" in result.stdout and "Warning" not in result.stderr
+    body = """
+        import torch.distributed.checkpoint as dcp
+        from torch.distributed.fsdp import fully_shard
+        net = fully_shard(nn.Linear(64, 64, device="cuda"))
+        dcp.save({"net": net.state_dict()}, checkpoint_id="saved")
+        """
+    words = "--cluster", "2xA100", "--shapes", "--alike"
+    assert simulate.NO_CHECKPOINT in call(folder, *words, **script(body)).stderr
 
 
 def test_modules_go_to_the_gpu_in_place(folder):

@@ -77,40 +77,29 @@ def script(
     print(f"torchrun --nproc-per-node {scripts.ranks(notebook)} {to}")
 
 
-Module = Annotated[
-    bool, typer.Option("-m", "--module", help="SCRIPT is a module's name.")
-]
+def _flag(words, text):
+    return Annotated[bool, typer.Option(*words.split(), help=text)]
 
 
-def _package(text):
-    option = typer.Option(metavar="PACKAGE", help=text)
-    return Annotated[list[str] | None, option]
+def _given(kind, text, **more):
+    return Annotated[kind | None, typer.Option(help=text, **more)]
 
 
-Own, Share = _package("Each rank loads it."), _package("It is loaded once, for all.")
-Cluster = Annotated[
-    str | None, typer.Option(help="Such as 8xA100, or 4x8xH100 for four nodes.")
-]
+Module = _flag("-m --module", "SCRIPT is a module's name.")
+Own = _given(list[str], "Each rank loads it.", metavar="PACKAGE")
+Share = _given(list[str], "It is loaded once, for all.", metavar="PACKAGE")
+Cluster = _given(str, "Such as 8xA100-40GB, or 4x8xH100 for four nodes.")
+Network = Annotated[str, typer.Option(help="A node's network card, or 8x400Gb: eight.")]
+Gloo = _flag("--gloo", "Real processes here, measured.")
+NoValues = _flag("--shapes", "GPUs hold shapes, no values: any size.")
+Alike = _flag("--alike", "With --shapes: rank 0 stands for all ranks.")
+Assume = _given(float, "What a value on such a GPU is.")
+Timeline = _given(Path, "Write a step's there: .png, .html or .json.")
+Json = _given(Path, "Write the report there.")
+Compare = _given(Path, "A report of --json, put beside this run, or a second report.")
+Shown = Annotated[Output, typer.Option(help="The ranks whose prints are shown.")]
 Patience = Annotated[
     float, typer.Option(help="Seconds that ranks may take without progress.")
-]
-Shown = Annotated[Output, typer.Option(help="The ranks whose prints are shown.")]
-Network = Annotated[str, typer.Option(help="A node's network card, or 8x400Gb: eight.")]
-Gloo = Annotated[bool, typer.Option("--gloo", help="Real processes here, measured.")]
-NoValues = Annotated[
-    bool, typer.Option("--shapes", help="GPUs hold shapes, no values: any size.")
-]
-Alike = Annotated[
-    bool, typer.Option("--alike", help="With --shapes: rank 0 stands for all ranks.")
-]
-Assume = Annotated[float | None, typer.Option(help="What a value on such a GPU is.")]
-Timeline = Annotated[
-    Path | None, typer.Option(help="Write a step's there: .png, .html or .json.")
-]
-Json = Annotated[Path | None, typer.Option("--json", help="Write the report there.")]
-Compare = Annotated[
-    Path | None,
-    typer.Option(help="A report of --json, put beside this run, or a second report."),
 ]
 
 

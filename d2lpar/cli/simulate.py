@@ -187,6 +187,8 @@ def failure(error, shapes=False):
     hint = f"\n{NOT_PLAYED}" if any(mark in own for mark in marks) else ""
     if shapes and re.search(r"\bmeta(_|\b)", str(error), re.IGNORECASE):
         hint = f"\n{NO_VALUES}"
+    if shapes and "CheckpointException" in str(error):
+        hint = f"\n{NO_CHECKPOINT}"
     return "\n".join([f"{own}{kind}: {error}{hint}", *getattr(error, "__notes__", ())])
 
 
@@ -201,6 +203,9 @@ NO_VALUES = (
     "With --shapes a tensor on a GPU has no values, and this call needs them, perhaps "
     "for the shape of its result: do it on the host, or run without --shapes."
 )
+
+
+NO_CHECKPOINT = "With --shapes there is nothing to save or load: leave it out."
 
 
 def tell(program, run, error, marks, timeline=None, json=None, earlier=None):

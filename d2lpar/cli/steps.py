@@ -61,7 +61,7 @@ def step(run, marks, folder):
     facts |= {"exposed": exposed, "waiting": waiting, "bound": bound}
     flops = sum(event.flops for event in line if event.stream == "compute")
     tokens = ([count for *_, count in ends(mine)[k : k + 2]] for mine in marks)
-    facts["tokens"] = max(after - before for before, after in tokens)
+    facts["tokens"] = round(max(after - before for before, after in tokens))
     facts |= _reached(run.cluster, flops / len(ranks) / took)
     return facts | {"dearest": _dearest(line, len(ranks), folder)}, line
 
@@ -115,7 +115,8 @@ def _speed(facts):
     rate, peak = (facts.get(name, 0) / 1e12 for name in ("flop_rate", "peak"))
     if rate <= peak / 1000:
         return []  # a toy, or no GPU
-    lines = [f"  {rate:.3g} TFLOP/s, {rate / peak:.0%} of the {peak:.4g} of such a GPU"]
+    share = f"{rate / peak:.0%} of the {peak:.4g} of such a GPU"
+    lines = [f"  {rate:.3g} TFLOP/s with recomputed and masked work, {share}"]
     if each := facts["tokens"]:
         lines.append(
             f"  {each / facts['seconds']:,.0f} tokens a second on a rank, "
@@ -165,7 +166,7 @@ def drift(entries, marks, folder):
         last = [after[k + 1] if k < steps else None for after in bounds]
         parts = [e[b[k] : z] for e, b, z in zip(entries, bounds, last, strict=True)]
         if lines := _unequal(parts, folder):
-            when = f"in step {k}" if k < steps else "after the steps" if steps else ""
+            when = f"in step {k}" if k < steps else f"after step {k - 1}" * (k > 0)
             rest = " From there on, values of different steps met." * (k < steps)
             return [f"Ranks made different calls {when}".rstrip() + f".{rest}", *lines]
     return []

@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 from multiprocessing.process import BaseProcess
+from unittest.mock import Mock
 
 import torch
 import torch.distributed as dist
@@ -78,6 +79,7 @@ def _autocast(gpus, usual, self, device_type="cuda", dtype=None, *args, **kwargs
 
 def _module_to(gpus, usual, self, *args, **kwargs):
     if gpus.shapes is not None:  # its tensors are asked one by one
+        args = [f"cuda:{each}" if type(each) is int else each for each in args]
         return usual(self, *args, **kwargs)
     named = {name: gpus.host(value) for name, value in kwargs.items()}
     return usual(self, *map(gpus.host, args), **named)
@@ -97,6 +99,8 @@ def _ddp(gpus, usual, self, module, device_ids=None, output_device=None, *more, 
         gpus.named(device)
     usual(self, module, None, None, *more, **kw)
     gpus.replicas.add(self)
+    if gpus.shapes is not None:  # its times are told for the CPU and CUDA alone
+        self.logger = Mock()
 
 
 _OF_PROCESSES = "num_workers", "prefetch_factor", "persistent_workers", "timeout"
@@ -191,7 +195,8 @@ class _Generators(type):
 
     def __call__(cls, device="cpu"):
         gpus = mine()
-        return _Generator(device if gpus is None else gpus.host(device))
+        played = gpus is not None and gpus.named(device) is not None
+        return _Generator("cpu" if played else device)
 
     def __instancecheck__(cls, value):
         return isinstance(value, _Generator)

@@ -106,22 +106,22 @@ class PlayedGpus:
         """Does the stream wait for this call, and the rank go on?"""
         if self.stream is self.main or not self.plays_nccl():
             return False
-        self.stream.works = [*self.in_flight(self.stream), work]
+        self.stream.calls = {*self.in_flight(self.stream), work.call.id}
         return True
 
     def in_flight(self, stream):
-        """The calls that a stream, or an event, waits for and the rank has not."""
-        return [work for work in stream.works if work.call.id in self.engine.open]
+        """The ids of calls that a stream, or an event, waits for and the rank not."""
+        return stream.calls & self.engine.open.keys()
 
     def follow(self, stream, other):
         """The stream goes on after the other one, or after an event."""
         moment = self.moment(other)
         with self.on_stream(stream):
-            for work in self.in_flight(other):
+            for number in sorted(self.in_flight(other)):
                 if stream is self.main:
-                    self.engine.wait(work.call)
+                    self.engine.wait(self.engine.open[number])
                 else:
-                    stream.works.append(work)
+                    stream.calls.add(number)
             if self.engine.clock is not None:
                 self.engine.reach(moment, where_called())
 
@@ -136,7 +136,7 @@ class PlayedGpus:
 
     def in_order(self, call):
         """Does the rank's stream use what the call does after it?"""
-        return any(work.call is call for work in self.stream.works)
+        return call.id in self.stream.calls
 
     @contextlib.contextmanager
     def chosen(self, device):
@@ -248,7 +248,9 @@ def _attention(gpus, func, query, key, value, *args, **kwargs):
 
 
 def _embedding(gpus, func, indices, table, *args, **kwargs):
-    gpus.looked_up[id(table)] += indices.numel() * torch.is_grad_enabled()
+    ranks = getattr(table, "device_mesh", None)  # that share these tokens
+    tokens = indices.numel() / (ranks.size() if ranks else 1)
+    gpus.looked_up[id(table)] += tokens * torch.is_grad_enabled()
     return func(indices, table, *args, **kwargs)
 
 

@@ -231,6 +231,9 @@ _GETTERS = {
         torch.device("cuda", mode.gpus.current) if mode.holds(tensor) else found
     ),
     torch.Tensor.is_cuda.__get__: lambda mode, found, tensor: mode.holds(tensor),
+    torch.Tensor.get_device: lambda mode, found, tensor: (
+        mode.gpus.current if mode.holds(tensor) else found
+    ),
     torch.Tensor.is_meta.__get__: lambda mode, found, tensor: (
         found and not mode.holds(tensor)
     ),

@@ -22,12 +22,12 @@ class Event:
     """`torch.cuda.Event`, on the rank's clock."""
 
     def __init__(self, *args, **kwargs):
-        self.clock, self.works = None, []
+        self.clock, self.calls = None, set()  # those, by id, that it waits for
 
     def record(self, stream=None):
         gpus = mine()
         stream = stream or gpus.stream
-        self.clock, self.works = gpus.moment(stream), gpus.in_flight(stream)
+        self.clock, self.calls = gpus.moment(stream), gpus.in_flight(stream)
 
     def elapsed_time(self, other):
         """Milliseconds from this event to the other."""
@@ -50,7 +50,7 @@ class Stream:
     device_type = 1  # torch's number for CUDA
 
     def __init__(self, *args, **kwargs):
-        self.device, self.works, self.clock = CPU, [], 0.0
+        self.device, self.calls, self.clock = CPU, set(), 0.0
         self._before = []  # the streams in use where it was entered
 
     def wait_stream(self, stream):
