@@ -80,9 +80,9 @@ def test_the_commands_of_the_readme_are_there():
     ]
     assert "`make lab`" in README
     phony = " ".join(re.findall(r"^\.PHONY: (.*)$", MAKEFILE, re.M)).split()
-    assert {"run", "test", "lab"} <= set(phony)
+    assert {"run", "test", "lab", "setup"} <= set(phony)
     words = simulate.split()
-    assert words[:2] == [".venv/bin/d2lpar", "simulate"]
+    assert words[:4] == ["make", "setup", ".venv/bin/d2lpar", "simulate"]
     assert (ROOT / words[-1]).is_file()
 
 
