@@ -262,7 +262,7 @@ def test_tokens_count_once_where_ranks_share_them(folder):
 
 def test_devices_by_number_generators_and_checkpoints(folder):
     body = """
-        net = DDP(nn.Linear(2, 2).to(rank), device_ids=[rank])
+        net = DDP(nn.Linear(2, 2).to(rank).to(device=rank), device_ids=[rank])
         drawn = torch.Generator("cuda").manual_seed(1)
         x = torch.randn(3, 2, generator=drawn, device="cuda")
         net(x).sum().backward()

@@ -78,11 +78,11 @@ def _autocast(gpus, usual, self, device_type="cuda", dtype=None, *args, **kwargs
 
 
 def _module_to(gpus, usual, self, *args, **kwargs):
+    place = gpus.host
     if gpus.shapes is not None:  # its tensors are asked one by one
-        args = [f"cuda:{each}" if type(each) is int else each for each in args]
-        return usual(self, *args, **kwargs)
-    named = {name: gpus.host(value) for name, value in kwargs.items()}
-    return usual(self, *map(gpus.host, args), **named)
+        place = lambda each: f"cuda:{each}" if type(each) is int else each
+    named = {name: place(value) for name, value in kwargs.items()}
+    return usual(self, *map(place, args), **named)
 
 
 def _mesh(gpus, usual, self, device_type, *args, **kwargs):

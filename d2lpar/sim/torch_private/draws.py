@@ -62,7 +62,8 @@ def done_on_gpus():
     for module in (_foreach_utils, sys.modules[torch.optim.Optimizer.__module__]):
         yield module, "_get_foreach_kernels_supported_devices", lists
     checked = lambda usual: lambda *of: None if _played() else usual(*of)
-    yield flex_attention, "_validate_device", checked  # else none backward on a CPU
+    if hasattr(flex_attention, "_validate_device"):  # it allows none backward on a CPU
+        yield flex_attention, "_validate_device", checked
 
 
 def _played():
