@@ -15,23 +15,13 @@ from d2lpar.allreduce import channels, costs, fastest
 ALPHA, BETA = 7e-6, 3e-9
 BIG = 200_003
 TINY = functools.partial(a.segmented_ring_allreduce, segment=3)
-
-
-def segmented_ring_cost(elements, n, itemsize=4, segment=2**20):
-    """The ring's bytes in more messages: on the first way round, in pieces."""
-    whole = costs.ring_cost(elements, n, itemsize)
-    pieces = max(1, -(-costs.chunk_sizes(elements, n)[0] // segment))
-    rounds = (n - 1) * (pieces + 1)
-    return whole._replace(rounds=rounds, messages=n * rounds)
-
-
 FORMS = {
     a.naive_allreduce: costs.naive_cost,
     a.tree_allreduce: costs.tree_cost,
     a.direct_allreduce: costs.direct_cost,
     a.ring_allreduce: costs.ring_cost,
-    a.segmented_ring_allreduce: segmented_ring_cost,
-    TINY: functools.partial(segmented_ring_cost, segment=3),
+    a.segmented_ring_allreduce: costs.segmented_ring_cost,
+    TINY: functools.partial(costs.segmented_ring_cost, segment=3),
     a.recursive_doubling_allreduce: costs.recursive_doubling_cost,
     a.halving_doubling_allreduce: costs.halving_doubling_cost,
 }

@@ -86,7 +86,7 @@ UNSHOWN = {
     "allreduce/shared_memory": "Board board_of",
     "allreduce/algorithms": "direct_allreduce segmented_ring_allreduce flat_view "
     "split_into_nodes node_groups check_tensor",
-    "allreduce/costs": "tree_cost direct_cost lower_bound "
+    "allreduce/costs": "tree_cost direct_cost segmented_ring_cost lower_bound "
     "recursive_doubling_cost halving_doubling_cost hierarchical_cost",
     # 07: batch norm with its backward pass by hand, and a loss scale
     "data_parallel": "SyncBatchNorm convert_batch_norms",

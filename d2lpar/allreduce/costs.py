@@ -64,6 +64,14 @@ def ring_cost(elements, n, itemsize=4):
     return Cost(rounds, n * rounds, busiest, rounds * chunks[0] * itemsize)
 
 
+def segmented_ring_cost(elements, n, itemsize=4, segment=2**20):
+    """The ring's bytes in more messages: on the first way round, in pieces."""
+    whole = ring_cost(elements, n, itemsize)
+    pieces = max(1, -(-chunk_sizes(elements, n)[0] // segment))
+    rounds = (n - 1) * (pieces + 1)
+    return whole._replace(rounds=rounds, messages=n * rounds)
+
+
 def recursive_doubling_cost(elements, n, itemsize=4):
     """log2 p exchanges of everything, p = 2^k; for ranks beyond p two rounds.
 

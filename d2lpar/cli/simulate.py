@@ -197,14 +197,10 @@ NOT_PLAYED = (
     "kernels and graphs, SyncBatchNorm, NCCL's own functions and FSDP's first version "
     "(not fully_shard) need real GPUs."
 )
-
-
 NO_VALUES = (
     "With --shapes a tensor on a GPU has no values, and this call needs them, perhaps "
     "for the shape of its result: do it on the host, or run without --shapes."
 )
-
-
 NO_CHECKPOINT = "With --shapes there is nothing to save or load: leave it out."
 
 

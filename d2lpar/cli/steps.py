@@ -118,10 +118,8 @@ def _speed(facts):
     share = f"{rate / peak:.0%} of the {peak:.4g} of such a GPU"
     lines = [f"  {rate:.3g} TFLOP/s with recomputed and masked work, {share}"]
     if each := facts["tokens"]:
-        lines.append(
-            f"  {each / facts['seconds']:,.0f} tokens a second on a rank, "
-            f"{each:,} in a step"
-        )
+        rate = f"{each / facts['seconds']:,.0f} tokens a second on a rank"
+        lines.append(f"  {rate}, {each:,} in a step")
     return lines
 
 

@@ -101,13 +101,13 @@ def run(
     ours = (world_size, backend, cluster, device, timeout, seed, buffered, profile)
     check_function(fn, args, kwargs, dict(zip(USUAL, ours, strict=True)))
     world = World(world_size, backend, cluster, device)
+    versions.warn()
     return run_in(world, fn, args, kwargs, timeout, seed, buffered, profile)
 
 
 def run_in(world, fn, args, kwargs, timeout, seed=0, buffered=False, profile=False):
     """As `run`, in a World."""
     check_options(timeout, seed, buffered, profile)
-    versions.warn()
     payload = _packed(fn, args, kwargs, world.watched(fn) if profile else fn)
     with running(), Progress() as progress:
         outcome = world.launch(payload, timeout, seed, buffered, progress)
@@ -158,10 +158,7 @@ def sleep(seconds: float, name: str | None = None) -> None:
 
 
 class World:
-    """Where a run takes place: arguments, environment and defaults made one.
-
-    `executed`: in "sim", so many ranks are executed, and these stand for all.
-    """
+    """Where a run takes place; in "sim", `executed` ranks may stand for all of them."""
 
     def __init__(self, world_size, backend, cluster, device, executed=None):
         self.executed = executed
