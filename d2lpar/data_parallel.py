@@ -75,7 +75,12 @@ def sum_gradients(model, allreduce=ring_allreduce, group=None):
 
 
 @torch.no_grad()
-def average_gradients(model, allreduce=ring_allreduce, weight=None, group=None):
+def average_gradients(
+    model,
+    allreduce=ring_allreduce,
+    weight=None,
+    group=None,
+):
     """Average the gradient of every parameter over all ranks, in place.
 
     weight    rows behind this rank's gradient; None if all ranks have as many

@@ -140,7 +140,7 @@ def test_a_message_needs_the_rank_at_its_other_end(folder):
         assert result.exit_code == 1 and "run this without --alike" in result.stderr
     told = call(folder, *words, **script("dist.barrier()")).stdout
     assert "2 ranks in sim" in told
-    assert "Rank 0 stands for the 1 other rank, not executed." in told
+    assert "Rank 0 stands for 1 other rank, not executed." in told
 
 
 def test_a_gpu_says_cuda_and_the_host_keeps_its_values(folder):

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from os import environ
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ import torch.distributed as dist
 import torch.nn as nn
 
 import d2lpar
+from d2lpar.sim.torch_private import group
 
 N = 4
 TOLERANCE = dict(rtol=0, atol=1e-10)
@@ -513,3 +515,9 @@ def test_a_rank_that_has_its_gradients_waits_for_nothing():
     with pytest.raises(d2lpar.RankError, match="rank 1 did not come to a") as caught:
         d2lpar.run(never_ends, world_size=2, backend="gloo", timeout=3)
     assert "rank 1: running" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["sum", "avg", "max", "bxor", "sum times 0.25"])
+def test_a_reduction_is_made_of_its_name(name):
+    made = SimpleNamespace(reduceOp=group.reduction(name))
+    assert group._op(made) == name

@@ -98,9 +98,7 @@ Timeline = _given(Path, "Write a step's there: .png, .html or .json.")
 Json = _given(Path, "Write the report there.")
 Compare = _given(Path, "A report of --json, put beside this run, or a second report.")
 Shown = Annotated[Output, typer.Option(help="The ranks whose prints are shown.")]
-Patience = Annotated[
-    float, typer.Option(help="Seconds that ranks may take without progress.")
-]
+Patience = Annotated[float, typer.Option(help="Seconds without progress, at most.")]
 
 
 @commands.command(

@@ -87,8 +87,7 @@ def unreal(run, program):
     """Sentences on ranks, memory and a clock that are not real, --shapes in vain."""
     gpu, said = run.cluster and run.cluster.gpu, []
     if others := run.world_size - len(run.results):
-        count = counted(others, "other rank")
-        said.append(f"Rank 0 stands for the {count}, not executed.")
+        said.append(f"Rank 0 stands for {counted(others, 'other rank')}, not executed.")
     if run.clock == "virtual" and DATES.search("".join(getlines(program.path))):
         said.append(
             "datetime tells the time of this machine, and time.time() and "

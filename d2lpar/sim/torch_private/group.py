@@ -69,10 +69,9 @@ def _op(opts):
 def reduction(op):
     """The ReduceOp of that name; the inverse of what a Call is told."""
     name, _, factor = op.partition(" times ")
-    if not factor:
-        return dist.ReduceOp(getattr(dist.ReduceOp, name.upper()))
-    made = dist.ReduceOp(dist.ReduceOp.SUM)
-    made.__setstate__((dist.ReduceOp.PREMUL_SUM, float(factor)))
+    made = dist.ReduceOp.__new__(dist.ReduceOp)
+    kind = getattr(dist.ReduceOp, "PREMUL_SUM" if factor else name.upper())
+    made.__setstate__((kind, float(factor) if factor else None))
     return made
 
 
