@@ -40,8 +40,8 @@ class Block(nn.Module):
         self.down = Linear(HIDDEN, WIDTH)
 
     def forward(self, x, turns):
-        y = self.norms[0](x)
-        q, k, v = (f(y).unflatten(-1, (-1, SIZE)) for f in self.attending())
+        y, maps = self.norms[0](x), (self.query, self.key, self.value)
+        q, k, v = (each(y).unflatten(-1, (-1, SIZE)) for each in maps)
         q, k = turned(q, turns), turned(k, turns)
         k, v = (y.repeat_interleave(HEADS // PAIRS, dim=2) for y in (k, v))
         q, k, v = (y.transpose(1, 2) for y in (q, k, v))
@@ -49,9 +49,6 @@ class Block(nn.Module):
         x = x + self.out(y.transpose(1, 2).flatten(2))
         y = self.norms[1](x)
         return x + self.down(F.silu(self.gate(y)) * self.up(y))
-
-    def attending(self):
-        return self.query, self.key, self.value
 
 
 class Llama(nn.Module):

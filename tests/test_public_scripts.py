@@ -57,6 +57,7 @@ class Case(NamedTuple):
     folder: str = "."
     loss: str = r"(?i)loss[:= ]+(\d+\.\d+)"
     sizes: tuple = (2, 4)
+    rows: int = 1000  # of twenty tokens each
 
 
 def dualpipe(v):
@@ -131,9 +132,9 @@ PLANTED = {  # name: (file, what is left out there, the line that is then too ea
 }
 
 
-def tokens(folder):
+def tokens(folder, rows):
     """What the scripts learn from, in the formats and places that they expect."""
-    drawn = np.random.default_rng(0).integers(0, 64, (1000, 20))
+    drawn = np.random.default_rng(0).integers(0, 64, (rows, 20))
     found = np.sort(drawn, axis=1).reshape(-1).astype(np.uint16)
     header = np.zeros(256, np.int32)
     header[:3] = 20240520, 1, len(found)
@@ -159,7 +160,7 @@ def simulated(case, n, folder, **planted):
     packed = subprocess.run(command, capture_output=True, check=True).stdout
     with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
         archive.extractall(folder, filter="data")
-    tokens(folder / case.folder)
+    tokens(folder / case.folder, case.rows)
     for file, edits in [*case.edits.items(), *planted.items()]:
         text = (folder / file).read_text(encoding="utf-8")
         for pattern, new in edits.items():
@@ -218,10 +219,39 @@ def test_what_the_guide_says_of_nanogpt_in_its_own_size(tmp_path):
     assert told("nanoGPT's GPT-2") == f"{float(found):.0f} ms"
 
 
-def told(run):
-    """What the guide says is predicted of a published run."""
+def told(run, column=2):
+    """What the guide says is predicted of a published run; 3: and of its cause."""
     guide = (ROOT / "GUIDE.md").read_text(encoding="utf-8").splitlines()
-    return next(line for line in guide if f"| {run}" in line).split(" | ")[2]
+    return next(line for line in guide if f"| {run}" in line).split(" | ")[column]
+
+
+LLMC = "--shapes --alike --cluster {} train_gpt2.py --dtype bfloat16 --flash 1 "
+LLMC += "--input_bin data/fineweb_train_0.bin --write_tensors 0 --zero_stage 1 "
+LLMC += "--sequence_length 1024 --num_iterations 3 --tensorcores 1 "
+LLMC += "--total_batch_size {} --batch_size {} --model {}"
+SMALL, LARGE = ("524288", "64", "d12"), ("1048576", "16", "d48")
+GELU = {r"return 0\.5 \* input.*": "return F.gelu(input, approximate='tanh')"}
+
+
+@pytest.mark.night
+@pytest.mark.parametrize(
+    ("run", "cluster", "sizes", "edits", "column"),
+    [
+        ("llm.c's GPT-2 on 8 A100", "8xA100", SMALL, {}, 2),
+        ("llm.c's GPT-2 on 8 A100", "8xA100", SMALL, GELU, 3),
+        ("the same on 8 H100", "8xH100", SMALL, {}, 2),
+        ("the same on 8 H100", "8xH100", SMALL, GELU, 3),
+        ("llm.c's 1558M", "8xH100", LARGE, GELU, 2),
+    ],
+)
+def test_what_the_guide_predicts_of_llm_c(run, cluster, sizes, edits, column, tmp_path):
+    changes = {"command": LLMC.format(cluster, *sizes), "rows": 60_000}
+    case = CASES["llm.c"]._replace(edits={"train_gpt2.py": edits}, **changes)
+    done = simulated(case, 8, tmp_path)
+    assert done.returncode == 0, done.stderr
+    number, unit = re.search(r"a step: (\S+) (m?s)\b", done.stdout).groups()
+    figure = f"{float(number):.0f} ms" if unit == "ms" else f"{float(number):.2f} s"
+    assert figure in told(run, column)
 
 
 @pytest.mark.night

@@ -139,11 +139,10 @@ def simulate(
     where, count = simulating.cluster_for(cluster, network, ranks, gloo)
     given = path, context.args, output, count, module, own, share
     program = simulating.script(*given, shapes=shapes, assumed=assume)
-    options = count, where, gloo, timeout, alike
     with refusing(ValueError, RuntimeError):
-        run, error, marks = simulating.simulate(program, *options)
-    simulating.tell(program, run, error, marks, timeline, json, earlier)
-    if error is not None:
+        done = simulating.simulate(program, count, where, gloo, timeout, alike)
+    simulating.tell(program, *done, timeline, json, earlier)
+    if (error := done[1]) is not None:
         raise typer.Exit(130 if isinstance(error, KeyboardInterrupt) else 1)
 
 

@@ -74,10 +74,9 @@ def run(
 ) -> Run:
     """Every rank has executed `fn(*args, **kwargs)`; their results are in the `Run`.
 
-    `fn` uses plain `torch.distributed`.  Each rank has its own copy of it, of the
-    globals and classes it uses and of the arguments, and random numbers seeded with
-    `seed`: on a GPU, too, those of the CPU.  Ranks that are threads ("sim") share the
-    modules that are imported.
+    `fn` uses plain `torch.distributed`.  Each rank has its own copy of it, of what it
+    uses and of the arguments, and random numbers from `seed`: on a GPU, too, those of
+    the CPU.  Ranks that are threads ("sim") share the modules that are imported.
 
     backend     "sim" (threads, virtual time), "gloo" (processes), "nccl" (GPUs) or
                 "auto": "nccl" with at least `world_size` GPUs, else "gloo"
@@ -88,25 +87,23 @@ def run(
     profile     "gloo", "nccl": PyTorch's profiler watches, and the Run has `profile`
 
     A rank makes progress when it starts or ends a communication call, prints or
-    returns.  Sleeping and looking at `is_completed()` is none, and printing alone ends
-    after ten timeouts.  A run of more than three seconds shows, on a terminal or in a
-    notebook, what each rank does and how many steps of progress it has made;
-    D2LPAR_PROGRESS=0 in the environment turns that off.
+    returns, not when it sleeps or looks at `is_completed()`; printing alone ends after
+    ten timeouts.  D2LPAR_PROGRESS=0 hides what a run shows after three seconds.
 
     Raises RankError (DeadlockError, MismatchError) where a rank fails, ValueError or
     TypeError for bad arguments, RuntimeError where the hardware is missing.  Ctrl-C is
     a KeyboardInterrupt that has a line for every rank, and the Run so far.
     """
-    _not_inside_a_rank()
-    ours = (world_size, backend, cluster, device, timeout, seed, buffered, profile)
-    check_function(fn, args, kwargs, dict(zip(USUAL, ours, strict=True)))
-    world = World(world_size, backend, cluster, device)
+    where, options = (world_size, backend, cluster, device), (timeout, seed, buffered)
+    ours = zip(USUAL, (*where, *options, profile), strict=True)
+    check_function(fn, args, kwargs, dict(ours))
     versions.warn()
-    return run_in(world, fn, args, kwargs, timeout, seed, buffered, profile)
+    return run_in(World(*where), fn, args, kwargs, *options, profile)
 
 
 def run_in(world, fn, args, kwargs, timeout, seed=0, buffered=False, profile=False):
     """As `run`, in a World."""
+    _not_inside_a_rank()
     check_options(timeout, seed, buffered, profile)
     payload = _packed(fn, args, kwargs, world.watched(fn) if profile else fn)
     with running(), Progress() as progress:
@@ -161,8 +158,7 @@ class World:
     """Where a run takes place; in "sim", `executed` ranks may stand for all of them."""
 
     def __init__(self, world_size, backend, cluster, device, executed=None):
-        self.executed = executed
-        env = os.environ
+        self.executed, env = executed, os.environ
         inside = "TORCHELASTIC_RUN_ID" in env or "SLURM_PROCID" in env
         inside = inside and "RANK" in env and "WORLD_SIZE" in env
         self.torchrun = inside and backend != "sim"
@@ -192,14 +188,12 @@ class World:
         return int(here or self.world_size)
 
     def _check_hardware(self):
-        if self.backend == "nccl":
-            count = torch.cuda.device_count()
-            if count < self._local():
-                raise RuntimeError(
-                    f'backend="nccl" with world_size={self.world_size} needs as many '
-                    f'GPUs, and this machine has {count}: use backend="auto", which '
-                    'takes "gloo" for so many ranks, or "sim"'
-                )
+        if self.backend == "nccl" and torch.cuda.device_count() < self._local():
+            raise RuntimeError(
+                f'backend="nccl" with world_size={self.world_size} needs as many GPUs, '
+                f"and this machine has {torch.cuda.device_count()}: use "
+                'backend="auto", which takes "gloo" for so many ranks, or "sim"'
+            )
         if self.device and torch.device(self.device).type == "cuda":
             if not torch.cuda.is_available():
                 raise RuntimeError('device="cuda" needs a GPU, and torch sees none')
@@ -233,7 +227,7 @@ class World:
         ranks = self.world_size, self.backend, self.device
         return processes.launch(payload, *ranks, timeout, seed, progress)
 
-    def show(self, result, outcome):
+    def show(self, outcome):
         """What the ranks have printed is printed; under torchrun, once."""
         first = not self.torchrun or os.environ["RANK"] == "0"
         live = os.environ.get("D2LPAR_LIVE") == "1" and not self.torchrun
@@ -255,7 +249,7 @@ def _finished(outcome, world, profile=False):
     result = _as_run(outcome, world, results, traces)
     if outcome.failure is None and result.clock == "measured":
         outcome.failure = _silent_mismatch(outcome)  # "sim" has seen to it
-    world.show(result, outcome)
+    world.show(outcome)
     lone = outcome.left_over and result.ledger.unmatched()
     if outcome.failure is None and lone:
         result.warnings += loose_ends.unmatched(lone)

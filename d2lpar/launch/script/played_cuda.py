@@ -19,7 +19,8 @@ from .streams import Event, Stream, mine
 _WITHOUT = _OURS, _TORCH  # the folders whose code sees no GPU
 
 
-_nothing = lambda gpus, *args, **kwargs: None
+def _nothing(gpus, *args, **kwargs):
+    return None
 
 
 def _synchronize(gpus, device=None):
@@ -56,7 +57,9 @@ def _statistics(gpus, device=None):
     return found
 
 
-_capability = lambda gpus, device=None: (gpus.about().major, gpus.about().minor)
+def _capability(gpus, device=None):
+    about = gpus.about()
+    return about.major, about.minor
 
 
 # What the script itself is told; torch, which would go on and call CUDA, is not.
